@@ -81,13 +81,12 @@ def test_a_transfer_cut_off_is_resumed_but_versions_are_never_joined(
     assert {p.name for p in tmp_path.iterdir()} == {"a.bin", CHECKSUMS}
 
 
-@pytest.mark.parametrize("text", ["[]", "{", "7"])
-def test_without_a_network_or_with_a_damaged_list_it_says_what_to_do(tmp_path, text, refused):
+def test_without_a_network_or_with_a_damaged_list_it_says_what_to_do(tmp_path, refused):
     nowhere = Download("a", "http://127.0.0.1:9/a", "a.bin", "a file")
     error = refused("no-download", get, nowhere, tmp_path)
     assert "no connection" in error.what
     assert f"deltacell data import {tmp_path}" in str(error.fix)
-    (tmp_path / CHECKSUMS).write_text(text)
+    (tmp_path / CHECKSUMS).write_text("{")
     refused("damaged", get, nowhere, tmp_path)
 
 

@@ -43,7 +43,7 @@ def distinct(values: Ints) -> tuple[Ints, Ints]:
 
 
 def column_of(table: pa.Table, name: str) -> AnyArray:
-    """Return a column of numbers as an array, without a copy if it is in one piece."""
+    """Return a column of numbers as an array, without a copy if it has one chunk."""
     chunked = table[name]
     whole = chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()
     values: AnyArray = whole.to_numpy(zero_copy_only=False)

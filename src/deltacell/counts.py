@@ -1,4 +1,4 @@
-"""Where data came from and what became of every row of it."""
+"""The provenance of data, and the number of rows that were read, kept and dropped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AMBIGUOUS_NAME = "ambiguous gene name"
 
 @dataclass(frozen=True)
 class Counts:
-    """What became of the rows of a source. Always ``read == kept + sum(dropped.values())``."""
+    """Rows of a source by what happened to them: ``read == kept + sum(dropped.values())``."""
 
     read: int
     kept: int
@@ -40,10 +40,10 @@ class Counts:
 
 @dataclass(frozen=True)
 class Source:
-    """One file that went into a cell or a screen."""
+    """One source file of a cell or a screen."""
 
     file: str  # without its folders
-    sha256: str  # of the file as it is on disk, compressed or not
+    sha256: str  # of the file on disk, compressed or not
     reader: str
     counts: Counts
     into: str = ""  # a relation's name, "genes", "metabolism", a feature's or a study's name

@@ -1,4 +1,4 @@
-"""Downloading public files from their official places: resumable, and compared with the first."""
+"""Resumable downloads of public files, each checked against the checksum of its first download."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DOWNLOADS = {one.name: one for one in (Download(*line.split("\t")) for line in _
 def get(
     download: Download, folder: str | os.PathLike[str], *, progress: Progress | None = None
 ) -> tuple[Path, str]:
-    """Download a file unless it is there; return its path and how its checksum was known.
+    """Download a file unless it exists; return its path and where its checksum comes from.
 
     An interrupted download is resumed. The file appears under its name only when it is complete
     and has the checksum of the first download, which is recorded in the folder.
@@ -41,16 +41,9 @@ def get(
     folder = Path(folder)
     path, list_file = folder / download.file, folder / CHECKSUMS
     recorded = read_json(list_file, what="the list of checksums") if list_file.exists() else {}
-    if not isinstance(recorded, dict):
-        fix = "Remove it; the checksums of the files that are there are then recorded again."
-        raise InputError("not a list of checksums", code="damaged", where=list_file, fix=fix)
     part = folder / f".{download.file}.part"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        what = f"the folder cannot be created: {error.strerror or error}"
-        raise InputError(what, code="not-written", where=folder) from error
-    try:
         if not path.exists():
             _fetch(download, part, progress)
     except (requests.RequestException, OSError) as error:
@@ -58,20 +51,20 @@ def get(
         raise InputError(
             f"'{download.name}' could not be downloaded from {download.url}: {reason}",
             code="no-download",
-            fix=f"Missing is {download.file} ({download.about}). If you have a copy, put it into "
-            f"{folder} and run: deltacell data import {folder} --out OUT",
+            fix=f"If you have a copy of {download.file} ({download.about}), put it into {folder} "
+            f"and run: deltacell data import {folder} --out OUT",
         ) from error
     there = path if path.exists() else part
     expected = recorded.get(download.file)
     if expected and sha256_of_file(there) != expected:
         part.unlink(missing_ok=True)
         what = "the file does not have the checksum of the first download"
-        fix = "It may have changed at its source; move it, or remove its line from the list."
+        fix = f"It may have changed at its source. Move it, or remove its line in {list_file}."
         raise InputError(what, code="wrong-checksum", where=path, fix=fix)
     there.replace(path)
     unpacked = folder / f"{download.file}.unpacked"
     if download.name == "costanzo2016" and not unpacked.exists():
-        # A zip of several files, which the import does not take for a table.
+        # The import does not read a zip of several files.
         begun = unpacked.with_suffix(".part")
         zipfile.ZipFile(path).extractall(begun)
         begun.rename(unpacked)
@@ -83,11 +76,11 @@ def get(
 
 
 def _fetch(download: Download, part: Path, progress: Progress | None) -> None:
-    """Download into a file, which an interruption leaves there to be resumed."""
+    """Download into `part`; an interrupted download stays there and can be resumed."""
     version = part.with_suffix(".version")
     have = part.stat().st_size if part.exists() else 0
     headers = {"Accept-Encoding": "identity"}
-    # Without a mark of the version, bytes of two versions could be joined unseen.
+    # Without the version, bytes of two versions could be joined unnoticed.
     if have and version.exists():
         headers |= {"Range": f"bytes={have}-", "If-Range": version.read_text()}
     with requests.get(download.url, headers=headers, stream=True, timeout=60) as response:

@@ -1,4 +1,4 @@
-"""Errors a person can act on: what was wrong, where, and what to do."""
+"""Errors that say what was wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 
 
 class DeltacellError(Exception):
-    """Base of every error that is shown to a user as a sentence, without a stack trace."""
+    """Base class of errors that are shown to the user without a stack trace."""
 
 
 class InputError(DeltacellError):
-    """Something given to the program is wrong."""
+    """An invalid input."""
 
     def __init__(
         self,
-        what: str,  # was found and was expected, in one sentence
+        what: str,  # one sentence
         *,
-        code: str = "invalid-input",  # the kind of error, which programs and tests compare
+        code: str = "invalid-input",  # the kind of error, for programs and tests
         where: str | PathLike[str] | None = None,  # the file
         line: int | None = None,  # from 1
         fix: str | None = None,  # what to do about it
-        **fields: Any,  # the values behind the sentence, such as key="lr"
+        **fields: Any,  # the values in the sentence, such as key="lr"
     ) -> None:
         self.what, self.code, self.where, self.line, self.fix = what, code, where, line, fix
         self.fields = fields
@@ -40,26 +40,23 @@ class InputError(DeltacellError):
 
 
 class GeneNameError(InputError):
-    """A gene name that the cell does not know, or that names several genes."""
+    """An unknown or ambiguous gene name."""
 
 
 class PhenotypeError(InputError):
-    """A phenotype that was asked for and that a file does not have."""
+    """A requested phenotype that a file does not have."""
 
 
 class StoreError(InputError):
-    """A directory on disk that is damaged, of another kind, or cannot be written."""
+    """A directory that is damaged, of another kind, or cannot be written."""
 
 
 class MissingExtraError(DeltacellError):
-    """An optional dependency is needed and not installed."""
-
-    def __init__(self, purpose: str, extra: str) -> None:
-        install = f"Install it with: pip install 'deltacell[{extra}]'"
-        super().__init__(f"{purpose} needs the extra '{extra}'\n  {install}")
+    """A required optional dependency is not installed."""
 
 
 def need(module: str, purpose: str, extra: str) -> None:
-    # A folder of that name, such as W&B leaves behind, is not a package: it has no file.
+    # A folder with that name, such as the one W&B creates, is not a package: it has no file.
     if getattr(importlib.util.find_spec(module), "origin", None) is None:
-        raise MissingExtraError(purpose, extra)
+        install = f"Install it with: pip install 'deltacell[{extra}]'"
+        raise MissingExtraError(f"{purpose} needs the extra '{extra}'\n  {install}")

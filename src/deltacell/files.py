@@ -1,7 +1,7 @@
 """Files that are written whole or not at all.
 
-A file is written under a temporary name beside its destination, flushed to the disk and renamed, so
-that a reader, or whoever comes after a kill, sees the old file or all of the new one.
+A file is written under a temporary name beside its destination, flushed to disk and renamed, so
+that a reader sees either the old file or all of the new one, even after a kill.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TEMPORARY = ".tmp"
 def new_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary name to fill, which becomes `path` when the block ends without an error.
 
-    After an error `path` is as it was and the temporary file is gone.
+    After an error `path` is unchanged and the temporary file is removed.
     """
     path = Path(path)
     temporary = temporary_name(path)
@@ -48,11 +48,7 @@ def new_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def temporary_name(path: Path) -> Path:
-    """Return a new hidden name beside a path, after removing what dead processes left there.
-
-    The name contains the machine and the process, so that the next writer can tell what a killed
-    process left from what a living one is writing.
-    """
+    """Return a new hidden name beside a path, after removing what dead processes left there."""
     _remove_abandoned(path.parent, os.getpid())
     owner = f"{_machine()}-{os.getpid()}"
     return path.parent / f".{path.name}.{owner}-{secrets.token_hex(6)}{TEMPORARY}"
@@ -81,7 +77,7 @@ def locked(path: Path, *, whose: str) -> Iterator[None]:
 
 def seal_of(data: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a JSON object without its key ``seal``; it shows damage and edits."""
-    # What is sealed is what a reader will see, so it goes through JSON once before it is ordered.
+    # A reader sees what JSON makes of the keys, so they are sorted only after a round trip.
     unsealed = json.loads(json.dumps({k: v for k, v in data.items() if k != "seal"}))
     text = json.dumps(unsealed, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
@@ -89,10 +85,7 @@ def seal_of(data: Mapping[str, Any]) -> str:
 
 @contextmanager
 def written(path: str | os.PathLike[str], what: str) -> Iterator[Path]:
-    """Yield a temporary name as `new_file` does, in a folder that is created if need be.
-
-    A `StoreError` says that `what` could not be written.
-    """
+    """Like `new_file`, but create the folder, and raise a `StoreError` if writing `what` fails."""
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with new_file(path) as temporary:
@@ -117,19 +110,19 @@ def write_text(path: str | os.PathLike[str], text: str, *, what: str) -> None:
 
 def write_json(path: str | os.PathLike[str], data: Mapping[str, Any], *, what: str) -> None:
     text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
-    # A file name that is not text, as in a command, has no UTF-8; JSON has the same escape.
+    # A file name that is not text has no UTF-8; JSON has the same escape.
     write_bytes(path, f"{text}\n".encode("utf-8", "backslashreplace"), what=what)
 
 
 def write_figure(figure: Any, path: Path, **options: Any) -> None:
-    # It is drawn in memory because Matplotlib hides a full disk behind errors of its own.
+    # The figure is drawn in memory because Matplotlib hides a full disk behind its own errors.
     drawn = io.BytesIO()
     figure.savefig(drawn, format=path.suffix[1:].lower() or "png", **options)
     write_bytes(path, drawn.getvalue(), what="the figure")
 
 
 def read_json(path: str | os.PathLike[str], *, what: str) -> Any:
-    """Read a JSON file; a `StoreError` says that `what` is damaged or cannot be read."""
+    """Read a JSON file; raise a `StoreError` if `what` is damaged or cannot be read."""
 
     def refuse(constant: str) -> NoReturn:
         raise ValueError(f"{constant} is not JSON")
@@ -153,7 +146,7 @@ def flush(path: str | os.PathLike[str]) -> None:
 
 
 def flush_parent(path: Path) -> None:
-    """Flush the folder of a file that is in place, for which an error would be misleading."""
+    """Flush the folder of a file; errors are ignored because the file is already in place."""
     with suppress(OSError):
         flush(path.parent)
 

@@ -41,16 +41,16 @@ class Stored(NamedTuple):
 
 
 class Storable:
-    """What a cell and a screen have in common: a directory, and where they come from."""
+    """Base class of `Cell` and `Screen`: storage in a directory, and provenance."""
 
     stored_as: str  # the kind of its directory
-    made_from: tuple[str, ...]  # the arguments it is made from that it has as attributes
+    made_from: tuple[str, ...]  # the constructor arguments that are also attributes
     sources: tuple[Source, ...]  # the files it was made from
-    synthetic_recipe: dict[str, Any] | None  # what a synthetic one was made with
+    synthetic_recipe: dict[str, Any] | None  # the parameters of a synthetic one
     path: Path | None = None  # the directory it was loaded from, if any
 
     def stats(self) -> dict[str, Any]:
-        """Return what it holds, in numbers."""
+        """Return its sizes, sources and checksum as a JSON-serialisable dict."""
         sources = [source.to_json() for source in self.sources]
         return {**self._facts(), "sources": sources, "checksum": self.checksum}
 
@@ -62,11 +62,11 @@ class Storable:
 
     @cached_property
     def checksum(self) -> str:
-        """Checksum of everything it holds, the same in memory and on disk."""
+        """Checksum of the contents, the same in memory and on disk."""
         return checksum(self._parts())
 
     def equals(self, other: Any) -> bool:
-        """Whether both hold the same, wherever they come from."""
+        """Whether both have the same contents; their sources may differ."""
         return bool(self.checksum == other.checksum)
 
     def _repr_html_(self) -> str:
@@ -145,7 +145,7 @@ def new_directory(
         made = [folder for folder in path.parents if not folder.exists()]
         temporary.mkdir(parents=True)
         yield temporary
-        # Everything has to be on the disk before the rename.
+        # Everything must be on disk before the rename.
         for entry in (*temporary.rglob("*"), temporary):
             flush(entry)
         _put(temporary, path, kind, replaces=replaces)
@@ -154,11 +154,11 @@ def new_directory(
             f"the {kind} could not be written: {error.strerror or error}",
             code="not-written",
             where=given,
-            fix="Nothing was left half-written. Free some space or choose another place.",
+            fix="Nothing was written. Free some space or choose another path.",
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        with suppress(OSError):  # of a folder that is not empty
+        with suppress(OSError):  # A folder may not be empty.
             for folder in made:
                 folder.rmdir()
 
@@ -168,7 +168,7 @@ def read(path: str | os.PathLike[str], kind: str, *, verify: bool = True) -> Sto
     path = Path(path)
     manifest = read_manifest(path)
     if manifest["kind"] != kind:
-        what = f"its kind is {manifest['kind']}, and a {kind} was expected"
+        what = f"expected a saved {kind}, and found a saved {manifest['kind']}"
         raise StoreError(what, code="wrong-kind", where=path)
     parts = {}
     for name, described in manifest["parts"].items():
@@ -192,8 +192,8 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     path = Path(path)
     file = path / MANIFEST
     if not file.is_file():
-        why = "it has no manifest.json" if path.exists() else "there is no such directory"
-        fix = "Make one with `deltacell data import` or `deltacell data synthetic`."
+        why = "it has no manifest.json" if path.exists() else "no such directory"
+        fix = "Create one with `deltacell data import` or `deltacell data synthetic`."
         what = f"not a cell, screen or split: {why}"
         raise StoreError(what, code="not-a-store", where=path, fix=fix)
     manifest = read_json(file, what="the manifest")
@@ -208,14 +208,14 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not is_whole:
         raise _damaged(file, "the manifest was edited or damaged")
     if not is_ours:
-        what = f"not a manifest of deltacell with schema version {SCHEMA_VERSION}"
+        what = f"not a deltacell manifest with schema version {SCHEMA_VERSION}"
         fix = "Import the source files again with this version."
         raise StoreError(what, code="other-version", where=file, fix=fix)
     return dict(manifest)
 
 
 def checksum(parts: Mapping[str, pa.Table]) -> str:
-    """Return the checksum that a directory with these parts would have."""
+    """Return the checksum of a directory with these parts."""
     described = {}
     for name, table in parts.items():
         sink = pa.BufferOutputStream()
@@ -240,7 +240,7 @@ def _checksum_of(parts: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _damaged(file: Path, what: str) -> StoreError:
-    fix = "Restore the directory from a copy, or make it again from its sources."
+    fix = "Restore the directory from a copy, or create it again from its sources."
     return StoreError(what, code="damaged", where=file, fix=fix)
 
 
@@ -254,10 +254,9 @@ def _must_be_replaced(path: Path, kind: str, *, overwrite: bool) -> bool:
         strangers = _strangers(path, manifest) if manifest["kind"] == kind else strangers
     if overwrite and not strangers:
         return True
-    what = f"the path already holds {'an' if kind[0] in 'aeiou' else 'a'} {kind}"
-    fix = "Choose another place, or allow replacing it (overwrite, --overwrite)."
+    what, fix = f"a saved {kind} is already here", "Choose another path, or use --overwrite."
     if strangers:
-        what = f"'{strangers[0]}' is not part of the {kind} to be written, which would delete it"
+        what = f"'{strangers[0]}' is not part of a saved {kind} and would be deleted"
         fix = "Choose an empty or a new directory."
     raise StoreError(what, code="exists", where=path, fix=fix)
 
@@ -270,7 +269,7 @@ def _strangers(path: Path, manifest: Mapping[str, Any]) -> list[str]:
 
 
 def _is_ours(entry: Path) -> bool:
-    """Whether an entry is a directory of ours, or holds nothing but such directories."""
+    """Whether an entry was written by this program, or contains only such directories."""
     if entry.is_symlink() or not entry.is_dir():
         return False
     if (entry / MANIFEST).is_file():
@@ -284,7 +283,7 @@ def _put(temporary: Path, path: Path, kind: str, *, replaces: bool) -> None:
     try:
         if replaces:
             old = _exchange(temporary, path)
-            # Here, where nobody else writes, it is checked once more whether it may be replaced.
+            # Nobody else writes here, so this second check is final.
             _must_be_replaced(old, kind, overwrite=True)
         else:
             temporary.rename(path)  # A directory can replace nothing but an empty directory.
@@ -293,18 +292,18 @@ def _put(temporary: Path, path: Path, kind: str, *, replaces: bool) -> None:
             shutil.rmtree(_exchange(old, path), ignore_errors=True)
         elif error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
-        what = f"something else was put here while the {kind} was being made, and is left as it is"
-        fix = "Choose another place, or move it elsewhere and rerun the command."
+        what = f"something else was written here while the {kind} was being made; it is unchanged"
+        fix = "Choose another path, or move it elsewhere and rerun the command."
         raise StoreError(what, code="came-meanwhile", where=path, fix=fix) from error
     flush_parent(path)
     shutil.rmtree(old, ignore_errors=True)
 
 
 def _exchange(new: Path, path: Path) -> Path:
-    """Put a directory at a path, and return where what was there is now."""
+    """Put a directory at a path, and return the new path of the one that was there."""
     if _exchanged(new, path):
         return new
-    # Without an exchange in one step there is a moment in which nothing is at the path.
+    # Without an atomic exchange, nothing is at the path for a moment.
     aside = path.rename(path.parent / f".{path.name}.{secrets.token_hex(6)}.old")
     try:
         new.rename(path)
@@ -315,7 +314,7 @@ def _exchange(new: Path, path: Path) -> Path:
 
 
 def _exchanged(one: Path, other: Path) -> bool:
-    """Swap the names of two directories in one step, if the system can do that (Linux)."""
+    """Swap the names of two directories atomically, if the system can (Linux)."""
     if sys.platform != "linux":
         return False
     at_working_directory, exchange = -100, 2

@@ -1,4 +1,4 @@
-"""Files of other people as tables of text, each row with its line, which errors can name.
+"""Source files as tables of text, in which each row has a line number that errors can name.
 
 A file is text with any separator, in UTF-8, UTF-16 or Latin-1, plain, gzip or zip, with or without
 title lines above its header; an xlsx workbook; or Parquet.
@@ -29,18 +29,18 @@ from deltacell.arrays import Bools, Doubles, Ints
 from deltacell.errors import InputError, need
 from deltacell.words import count_text
 
-#: What stands for a missing value, in lower case.
+#: Representations of a missing value, in lower case.
 MISSING = frozenset({"", "na", "n/a", "nan", "#n/a", "null", "none", "-", "."})
-#: In how many rows a header is searched for.
+#: The number of rows in which a header is searched for.
 HEADER_WITHIN = 20
 
 _SEPARATORS = ("\t", ";", ",", "|", " ")
-_UNIT = "\x1f"  # a separator that no text has
+_UNIT = "\x1f"  # a separator that does not occur in text
 _LOOKED_AT, _START = 40, 1 << 20  # lines and bytes
 _EXAMPLES = 3
 _GZIP, _ZIP, _PARQUET = b"\x1f\x8b", b"PK\x03\x04", b"PAR1"
 _IS_WORKBOOK = "[Content_Types].xml"
-# JSON and XML, whose long lines would take seconds to look through.
+# JSON and XML, whose long lines would take seconds to parse as tables.
 _NO_TABLE = re.compile(r"\s*(\{\s*(\"\w+\":|$)|\[\s*(\{|$)|<(\?xml|!DOCTYPE|sbml)\b)")
 # The journal packs Kuzmin 2020's workbook with twelve others.
 _CHOSEN_MEMBER = r"(?i)table[-_ ]?s1\.xlsx$"
@@ -59,19 +59,19 @@ Form = TypeVar("Form")
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of text without the blanks around it, and the line that each row came from."""
+    """Columns of text, stripped of whitespace, and the line that each row came from."""
 
     frame: pl.DataFrame
     lines: Ints  # from 1
     path: Path
     sha256: str
-    decimal_comma: bool = False  # whether a comma between digits can only be a decimal comma
-    notes: dict[str, int | str] = field(default_factory=dict)  # on the form of the file
+    decimal_comma: bool = False  # whether a comma between digits is always a decimal comma
+    notes: dict[str, int | str] = field(default_factory=dict)  # on the layout of the file
     _bad: dict[str, list[tuple[int, str]]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def from_memory(cls, table: Any, name: str) -> Table:
-        """Return a table in memory, see `frame_of`, as if it were a file of that name."""
+        """Return a table in memory, see `frame_of`, as if it were a file with that name."""
         frame = _as_texts(frame_of(table, name))
         sha256 = hashlib.sha256(frame.write_csv().encode()).hexdigest()
         return cls(frame, np.arange(1, frame.height + 1), Path(name), sha256)
@@ -83,7 +83,7 @@ class Table:
         return replace(self, frame=self.frame.filter(pl.Series(rows)), lines=self.lines[rows])
 
     def numbers(self, column: str, *, required: bool = False) -> Doubles:
-        """Return a column as finite numbers, NaN where one is missing; other fields are bad."""
+        """Return a column as finite numbers, NaN where missing; other fields are reported."""
         values, wrong = numbers_of(self.frame[column], decimal_comma=self.decimal_comma)
         if required:
             wrong |= np.isnan(values)
@@ -91,7 +91,7 @@ class Table:
         return values
 
     def bad(self, kind: str, column: str, wrong: Any) -> None:
-        """Note the rows whose field of a column is wrong, which `refuse` reports."""
+        """Record the rows whose field of a column is wrong; `refuse` reports them."""
         rows = np.flatnonzero(wrong)
         if len(rows):
             fields = self.frame[column].gather(rows).to_list()
@@ -99,7 +99,7 @@ class Table:
             self._bad.setdefault(kind, []).extend(found)
 
     def refuse(self, fix: str = "") -> None:
-        """Raise if any row is bad, with the number of each kind and three examples of it."""
+        """Raise if any row is bad, with the count and three examples of each kind of error."""
         if not self._bad:
             return
         said = []
@@ -112,31 +112,31 @@ class Table:
             code="bad-rows",
             where=self.path,
             line=min(line for places in self._bad.values() for line, _ in places),
-            fix=fix or "Correct them, or leave a field empty (or NA) where its value is missing.",
+            fix=fix or "Correct these rows; leave a field empty (or NA) if its value is missing.",
             kinds={kind: len(places) for kind, places in self._bad.items()},
         )
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """The first rows of a table that are not blank, split in one way, and access to the others."""
+    """The first non-blank rows of a table, split at one separator, and access to the others."""
 
     file: File
     rows: list[list[str]]
     lines: list[int]  # of the rows, from 1
-    separator: str = ""  # empty if it is not text
+    separator: str = ""  # empty if the file is not text
     name: str = ""  # in its workbook
 
     @cached_property
     def headers(self) -> list[tuple[int, list[str], list[str]]]:
-        """The rows that may be the header: its number, its names and these as words."""
+        """The rows that may be the header: their number, names and names as words."""
         names = [self.header(at) for at in range(min(len(self.rows), HEADER_WITHIN))]
         return [(at, header, [*map(word, header)]) for at, header in enumerate(names)]
 
     def header(self, at: int) -> list[str]:
-        """Return the fields of a row as distinct names of columns, ``column 8`` for no name."""
+        """Return the fields of a row as distinct column names, ``column 8`` if one is empty."""
         fields = self.rows[at]
-        # R leaves out the name of the column of row names.
+        # R omits the header of the column of row names.
         if at + 1 < len(self.rows) and len(fields) + 1 == len(self.rows[at + 1]):
             fields = ["", *fields]
         names: dict[str, None] = {}
@@ -146,23 +146,23 @@ class Sheet:
         return list(names)
 
     def names(self, at: int | None) -> list[str]:
-        """Return the names of the columns below a header; without one, their numbers."""
+        """Return the column names of a header; without one, the column numbers."""
         return _numbered(len(self.rows[0])) if at is None else self.header(at)
 
     def below(self, at: int | None, *, names: Sequence[str] = (), quotes: bool = True) -> Table:
-        """Return the rows below a header, or all if there is none and columns have these `names`.
+        """Return the rows below a header, or all rows, with these `names`, if there is none.
 
-        Rows with another number of fields are bad; rows without any value are left out. Without
-        `quotes`, a quotation mark is text.
+        Rows with another number of fields are bad; blank rows are omitted. Without `quotes`, a
+        quotation mark is text.
         """
-        names = names or self.names(at)
-        skip = 0 if at is None else self.lines[at]
-        table = (
-            self._split(skip, len(names), quotes) if self.separator else self.file.cells(self.name)
-        )
+        names, skip = names or self.names(at), 0 if at is None else self.lines[at]
+        if self.separator:
+            table = self._split(skip, len(names), quotes)
+        else:
+            table = self.file.cells(self.name)
+            table = table.take(table.lines > skip)
         if self.name:
             table.notes["sheet"] = self.name
-        table = table.take(table.lines > skip)
         frame = table.frame.select(pl.all().fill_null("").str.strip_chars())
         frame.columns = list(names)
         filled = frame.select(pl.any_horizontal(pl.all() != "")).to_series().to_numpy()
@@ -181,20 +181,20 @@ class Sheet:
         wrong = (rows.str.count_matches(separator, literal=True) != width - 1).to_numpy()
         table.bad(f"other than {width} columns", "text", wrong)
         if len(wrong) and wrong.all():
-            table.refuse("Every row has another number of fields than the header.")
+            table.refuse("Every row has a different number of fields than the header.")
         fields = rows.filter(~wrong).str.split_exact(separator, width - 1)
         return replace(table.take(~wrong), frame=fields.struct.unnest())
 
 
 class File:
-    """A file of other people, of which no more is read than is asked for."""
+    """A source file, read lazily; `columns` are the meanings that the user gave."""
 
     def __init__(self, path: str | os.PathLike[str], columns: Sequence[ColumnNames] = ()) -> None:
-        self.path, self.columns = Path(path), columns  # the latter as the user says what they are
+        self.path, self.columns = Path(path), columns
 
     @cached_property
     def _start(self) -> bytes:
-        """The first bytes, unpacked; none of a zip of several files."""
+        """The first bytes, decompressed; empty for a zip of several files."""
         try:
             with _unpacked(self.path) as file:
                 return file.read(_START)
@@ -205,16 +205,16 @@ class File:
 
     @cached_property
     def head(self) -> list[str]:
-        """The first lines of a text; none if the file is not text."""
+        """The first lines of a text file; empty if the file is not text."""
         start = b"" if self.is_workbook else self._start
         if len(start) == _START:
-            start = start[: start.rfind(b"\n") + 1] or start  # without a part of a line
+            start = start[: start.rfind(b"\n") + 1] or start  # without an incomplete line
         lines = as_utf8(start).decode().split("\n", _LOOKED_AT)[:_LOOKED_AT]
         return [] if any("\0" in line for line in lines) else lines
 
     @cached_property
     def sheets(self) -> list[Sheet]:
-        """The ways to split the file into rows: its sheets, or one per separator it may have."""
+        """The ways to split the file into rows: its sheets, or one per possible separator."""
         if self.is_workbook:
             names = self._book.sheet_names
             tops = {name: (1, self._cells(name, "string", HEADER_WITHIN)) for name in names}
@@ -239,7 +239,7 @@ class File:
         return found
 
     def forms(self, ways: Sequence[Callable[[Sheet], Form | None]]) -> list[Form]:
-        """Return what the first way that fits makes of the file; of a workbook, of each sheet."""
+        """Return the first form that fits the file or, for a workbook, each of its sheets."""
         if self.is_workbook:
             each = [next((form for way in ways if (form := way(s))), None) for s in self.sheets]
             return [form for form in each if form is not None]
@@ -247,7 +247,7 @@ class File:
         return list(islice(found, 1))
 
     def lines(self) -> Table:
-        """Return the lines of a text that are not blank, as a table of one column ``text``."""
+        """Return the non-blank lines of a text file as a table with one column ``text``."""
         data, sha256 = open_text(self.path)
         with reading(self.path):
             frame = pl.read_csv(
@@ -262,27 +262,22 @@ class File:
         return table.take(frame["text"].is_not_null().to_numpy())
 
     def cells(self, sheet: str) -> Table:
-        """Return all cells of a workbook's sheet, or of Parquet, as texts."""
+        """Return all cells of a workbook's sheet, or of a Parquet file, as text."""
         data, sha256 = open_text(self.path)
         if self.is_workbook:
-            # As text, numbers are rounded (1e-12 is "0"), so these are read as numbers.
+            # Numbers read as text are rounded (1e-12 is "0"), so numbers are read as numbers.
             numbers, texts = (self._cells(sheet, kind) for kind in ("float", "string"))
             exact = numbers.cast(pl.String).select(pl.all().str.replace(r"\.0$", ""))
             frame = pl.select(pl.coalesce(n, texts[n.name]).alias(n.name) for n in exact)
         else:
             with reading(self.path):
-                whole = pl.read_parquet(io.BytesIO(data))
-            frame = _as_texts(whole)
+                frame = _as_texts(pl.read_parquet(io.BytesIO(data)))
         return Table(frame, np.arange(1, frame.height + 1), self.path, sha256)
 
     @property
     def is_workbook(self) -> bool:
-        """Whether it is an xlsx workbook, or a zip of one."""
+        """Whether the file is an xlsx workbook, or a zip that contains one."""
         return self._start.startswith(_ZIP)
-
-    @property
-    def holds_several_files(self) -> bool:
-        return not self._start and zipfile.is_zipfile(self.path)
 
     @cached_property
     def _book(self) -> Any:
@@ -300,13 +295,13 @@ class File:
 
 @dataclass(frozen=True)
 class ColumnNames:
-    """What the user says that the columns of a table are: ``gene1=ORF 1,gene2=ORF 2,score=x``."""
+    """What the columns of a table mean, as given by the user: ``gene1=ORF,gene2=Orf 2,score=x``."""
 
-    names: Mapping[str, str]  # by key, the name of a column or its number from 1
+    names: Mapping[str, str]  # a column's name, or its number from 1, by key
 
     @classmethod
     def parse(cls, written: str) -> ColumnNames:
-        """Parse ``KEY=COLUMN,KEY=COLUMN``; a name may hold commas that no ``KEY=`` follows."""
+        """Parse ``KEY=COLUMN,KEY=COLUMN``; a name may contain commas that no ``KEY=`` follows."""
         parts = re.split(r",\s*(?=[A-Za-z_]+\d*\s*=)", written.strip())
         split = (part.partition("=") for part in parts)
         pairs = [(key.strip().lower(), name.strip()) for key, _, name in split]
@@ -327,7 +322,7 @@ class ColumnNames:
         return [key for key in self.names if _GENE_KEY.fullmatch(key)]
 
     def find(self, sheet: Sheet) -> tuple[int | None, dict[str, int]] | None:
-        """Return the row of the header in a sheet and the position of each column, or None."""
+        """Return the row of the header in a sheet and the position of each column, if found."""
         first = sheet.rows[0]
         at = self._places(_numbered(len(first)))
         if at is not None:
@@ -344,7 +339,7 @@ class ColumnNames:
 
 
 def frame_of(table: Any, name: str) -> pl.DataFrame:
-    """Return a table of pandas, polars or columns by name, called `name` in errors, as polars."""
+    """Convert a pandas or polars table, or columns by name, to polars; errors call it `name`."""
     try:
         if isinstance(table, pl.DataFrame):
             return table
@@ -352,13 +347,13 @@ def frame_of(table: Any, name: str) -> pl.DataFrame:
             table = {str(column): table[column].tolist() for column in table.columns}
         return pl.DataFrame(table, strict=False)
     except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
-        fix = "Give a data frame of pandas or polars, or columns by name."
+        fix = "Pass a pandas or polars data frame, or columns by name."
         what = f"'{name}' is not a table ({error})"
         raise InputError(what, code="not-a-table", fix=fix) from error
 
 
 def _as_texts(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the columns that are not nested as text without the blanks around it."""
+    """Return the columns that are not nested as stripped text."""
     flat = frame.select(column for column in frame if not column.dtype.is_nested())
     texts = flat.with_columns(pl.col(pl.Boolean).cast(pl.Int8)).cast(pl.String)
     return texts.select(pl.all().fill_null("").str.strip_chars())
@@ -369,10 +364,10 @@ def _numbered(width: int) -> list[str]:
 
 
 def open_text(path: str | os.PathLike[str]) -> tuple[bytes, str]:
-    """Return a whole file, gzip and a zip of one file unpacked, and its SHA-256 on the disk."""
+    """Return the contents of a file, decompressed, and the SHA-256 of the file on disk."""
     path, found = Path(path), io.BytesIO()
     with _unpacked(path) as file:
-        # Tables of genes are compressed 3 to 30 times.
+        # Tables of genes compress by a factor of 3 to 30.
         most = max(_ALWAYS_UNPACKED, _AT_MOST_TIMES * path.stat().st_size)
         while (piece := file.read(1 << 22)) and found.tell() <= most:
             found.write(piece)
@@ -381,9 +376,8 @@ def open_text(path: str | os.PathLike[str]) -> tuple[bytes, str]:
             with zipfile.ZipFile(found) as workbook:
                 size = sum(member.file_size for member in workbook.infolist())
         if size > most:
-            what = f"the file unpacks to more than {_AT_MOST_TIMES} times its size, as no table of "
-            what += "measurements does: it may be made to fill the memory"
-            fix = "If you trust it, unpack it first (gunzip, unzip)."
+            what = f"the file unpacks to more than {_AT_MOST_TIMES} times its size"
+            fix = "It may be built to fill the memory. If you trust it, unpack it first."
             raise InputError(what, code="decompression-bomb", where=path, fix=fix)
         with path.open("rb") as packed:
             sha256 = hashlib.file_digest(packed, "sha256").hexdigest()
@@ -392,7 +386,7 @@ def open_text(path: str | os.PathLike[str]) -> tuple[bytes, str]:
 
 @contextmanager
 def _unpacked(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file; if it is gzip or a zip with one member, what is inside."""
+    """Open a file; for gzip or a zip with one member, the contents."""
     with reading(path), path.open("rb") as file:
         start = file.read(4)
         file.seek(0)
@@ -409,8 +403,8 @@ def _unpacked(path: Path) -> Iterator[IO[bytes]]:
                     with archive.open(chosen[0]) as member:
                         yield member
                 else:
-                    what = f"expected a zip of one file, and it holds {len(members)}"
-                    fix = "Unpack it and give the file itself."
+                    what = f"expected a zip of one file, and it contains {len(members)}"
+                    fix = "Unpack it."
                     raise InputError(what, code="several-files", where=path, fix=fix)
         else:
             yield file
@@ -418,7 +412,7 @@ def _unpacked(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Say what is wrong with a file that cannot be read or unpacked."""
+    """Convert errors while reading or decompressing a file to an `InputError`."""
     try:
         yield
     except InputError:
@@ -427,15 +421,15 @@ def reading(path: Path) -> Iterator[None]:
         what = f"cannot be read: {error.strerror or error}"
         raise InputError(what, code="unreadable", where=path) from error
     except Exception as error:
-        # gzip, zipfile, zlib, polars and fastexcel have errors of their own for damaged files.
+        # gzip, zipfile, zlib, polars and fastexcel raise their own errors for damaged files.
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        what = f"the file is cut off or damaged, or cannot be unpacked ({reason})"
+        what = f"the file is truncated or damaged, or cannot be unpacked ({reason})"
         fix = "Download it again, or unpack it first."
         raise InputError(what, code="unreadable", where=path, fix=fix) from error
 
 
 def as_utf8(data: bytes) -> bytes:
-    """Return a text in UTF-8, UTF-16 or Latin-1 as UTF-8 with plain line ends."""
+    """Convert text in UTF-8, UTF-16 or Latin-1 to UTF-8 with plain line ends."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         data = data.decode("utf-16", errors="replace").encode()
     data = data.removeprefix(codecs.BOM_UTF8)
@@ -447,19 +441,19 @@ def as_utf8(data: bytes) -> bytes:
 
 
 def fields_of(line: str, separator: str) -> list[str]:
-    """Return the fields of a line, whose quotes may hold the separator; spaces count as one."""
+    """Return the fields of a line, which may be quoted; several spaces count as one."""
     if separator == " ":
         line = " ".join(line.split())
     fields = line.split(separator)
     if '"' in line:
-        # A field may be too long for the parser: quotes then count as text.
+        # A field may be too long for the parser; quotes are then text.
         with suppress(csv.Error):
             fields = next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
     return [field.strip() for field in fields]
 
 
 def word(header: str) -> str:
-    """Return the name of a column in lower case, without blanks and punctuation."""
+    """Return a column name in lower case, without spaces and punctuation."""
     return _PUNCTUATION.sub("", header.lower())
 
 
@@ -471,8 +465,13 @@ def is_missing(written: pl.Series) -> Bools:
     return written.str.to_lowercase().is_in(list(MISSING)).to_numpy()
 
 
+def present(column: pl.Series) -> pl.Series:
+    """Return a column of text with missing values as empty strings."""
+    return column.set(pl.Series(is_missing(column), dtype=pl.Boolean), "")
+
+
 def numbers_of(written: pl.Series, *, decimal_comma: bool) -> tuple[Doubles, Bools]:
-    """Return a column as numbers, NaN where missing, and which fields are neither.
+    """Return a column as numbers, NaN where missing, and which fields are invalid.
 
     A comma is decimal if no number has a point and it cannot separate thousands.
     """

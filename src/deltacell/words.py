@@ -1,4 +1,4 @@
-"""Numbers and names as they stand in sentences."""
+"""Numbers and names as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONGEST_NAME = 80
 
 
 def count_text(number: int, one: str, many: str | None = None) -> str:
-    """Return a number and what it counts, such as ``1 step`` or ``1,200 steps``."""
+    """Return a number with a noun, such as ``1 step`` or ``1,200 steps``."""
     return f"{number:,} {one if number == 1 else f'{one}s' if many is None else many}"
 
 
@@ -27,7 +27,7 @@ def ratio_text(ratio: float) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """Return a time with three digits, in the unit in which it reads best."""
+    """Return a time with three digits in a suitable unit."""
     size = abs(seconds)
     if size < 5e-10:
         return "0 s"
@@ -66,7 +66,7 @@ def short_name(name: str) -> str:
 
 
 def hydra_text(value: object) -> str:
-    """Return a value such as a path as Hydra reads it, without quotes where it needs none."""
+    """Return a value as Hydra parses it, quoted if necessary."""
     text = str(value)
     if re.fullmatch(r"[\w./-]+", text, re.ASCII):
         return text

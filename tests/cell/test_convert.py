@@ -65,7 +65,7 @@ CELL = dc.Cell.synthetic("demo")
 GENES = st.sets(st.integers(0, CELL.n_genes - 1), min_size=2, max_size=3)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.lists(st.tuples(GENES, st.floats(-1, 1, width=32)), min_size=1, max_size=8))
 def test_a_screen_is_what_its_table_says(rows):
     sets = [sorted(genes) for genes, _ in rows]

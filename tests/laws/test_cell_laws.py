@@ -15,7 +15,7 @@ from deltacell.cell import Annotation, Cell, Genes, Relation
 from deltacell.counts import Counts, Source
 from deltacell.screen import Genotypes
 
-LAW = settings(max_examples=60, deadline=None)
+LAW = settings(max_examples=30, deadline=None)
 
 
 @st.composite
@@ -215,7 +215,7 @@ def metabolisms_and_genotypes(draw):
     return genes, metabolism, trees, [sorted(s) for s in sets]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(metabolisms_and_genotypes())
 def test_a_reaction_is_lost_exactly_when_its_rule_is_false(drawn):
     genes, metabolism, trees, sets = drawn
@@ -229,7 +229,7 @@ def test_a_reaction_is_lost_exactly_when_its_rule_is_false(drawn):
         assert lost.of(b).tolist() == expected
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(metabolisms_and_genotypes())
 def test_lost_together_is_lost_by_no_smaller_set(drawn):
     genes, metabolism, _, _ = drawn

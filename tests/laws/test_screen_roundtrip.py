@@ -14,7 +14,7 @@ from deltacell.screen import Coverage, Genotypes, Screen, StudyCoverage
 from deltacell.screen.screen import GENE_SCHEMA, PERTURBATIONS, ROW_SCHEMA
 
 N = 4
-LAW = settings(max_examples=50, deadline=None)
+LAW = settings(max_examples=30, deadline=None)
 gene_lists = st.lists(st.integers(0, N - 1), min_size=1, max_size=4, unique=True)
 names = st.text("aεΔ,\n\t'\" ", max_size=4)
 

@@ -17,7 +17,7 @@ from deltacell.screen import Genotypes, Grid, Screen, Split
 from deltacell.screen.grid import Part
 
 N_GENES = 30
-LAW = settings(max_examples=40, deadline=None)
+LAW = settings(max_examples=30, deadline=None)
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 seeds = st.integers(0, 2**32)
 hit_list = partial(screen_of, complete=False)

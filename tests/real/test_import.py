@@ -1,9 +1,8 @@
 """The import of all real files, as a user types it."""
 
-from itertools import combinations
-
 import numpy as np
 import pytest
+import torch
 
 from deltacell.cell.readers.features import MERGED, NO_VALUE, reader
 from deltacell.models.gene_vectors import feature_vectors
@@ -48,8 +47,10 @@ def test_yeast_gem_and_the_evidence_of_the_fatty_acid_synthase(imported):
     assert metabolism.pathways[lactate] == ("Pyruvate metabolism", "Sulfur metabolism")
     unnamed = {name for names in metabolism.pathways for name in names if name.startswith("sce")}
     assert len(unnamed) == 4
-    pairs = np.array([*combinations(np.unique(metabolism.clause_genes).tolist(), 2)])
-    reactions = np.diff(metabolism.lost_together(Genotypes.of(pairs.tolist())).offsets)
+    in_rules = np.unique(metabolism.clause_genes).astype(np.int64)
+    pairs = in_rules[np.stack(np.triu_indices(len(in_rules), 1), axis=1)]
+    genotypes = Genotypes(torch.from_numpy(pairs.ravel()), torch.arange(len(pairs) + 1) * 2)
+    reactions = np.diff(metabolism.lost_together(genotypes).offsets)
     lost = reactions > 0
     assert (lost.sum(), reactions.sum(), len(np.unique(pairs[lost]))) == (196, 414, 308)
     evidence = Evidence(cell.with_relations([]))

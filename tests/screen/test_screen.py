@@ -12,7 +12,7 @@ from deltacell.cell import Cell, Genes
 from deltacell.screen import Coverage, Genotypes, Screen
 from deltacell.screen.genotypes import comparable_keys, repeats_a_gene, set_keys
 
-LAW = settings(max_examples=60, deadline=None)
+LAW = settings(max_examples=30, deadline=None)
 
 
 def sets_of(screen):

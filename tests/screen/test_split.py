@@ -157,4 +157,4 @@ def test_leakage_is_said_in_a_sentence():
     leakage = Split.random(singles, validation=0).leakage(singles)
     assert leakage.test.pairs.share is None
     assert str(leakage.test) == "0 % of 2 genes and 0 % of 2 sets"
-    assert str(leakage.validation) == "nothing, as it is empty"
+    assert str(leakage.validation) == "nothing"

@@ -1,4 +1,4 @@
-"""What is known of genes: terms (GO, complexes, pathways), and numbers such as fitness."""
+"""Annotations (GO terms, complexes, pathways) and numeric features of genes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deltacell.errors import InputError
 if TYPE_CHECKING:
     from deltacell.cell.cell import Cell
 
-#: A term of fewer genes says nothing that genes have in common, so it is not a feature.
+#: A term with fewer genes is not shared by any two, so it is not a feature.
 FEATURE_MIN_GENES = 2
 
 
@@ -43,7 +43,7 @@ class Annotation:
     def __post_init__(self) -> None:
         object.__setattr__(self, "ids", tuple(self.ids) or ("",) * len(self.terms))
         if not len(self.ids) == len(set(self.terms)) == len(self.terms) == self.matrix.shape[1]:
-            what = f"annotation '{self.name}': the terms, ids and pairs do not fit together"
+            what = f"annotation '{self.name}': its terms, ids and matrix have different sizes"
             raise InputError(what, code="bad-shape")
 
     @classmethod
@@ -57,7 +57,7 @@ class Annotation:
         n_genes: int,
         ids: Sequence[str] = (),
     ) -> Annotation:
-        """Make an annotation from pairs of the index of a gene and that of a term."""
+        """Make an annotation from pairs of a gene index and a term index."""
         at = np.asarray(gene, dtype=np.int64), np.asarray(term, dtype=np.int64)
         yes = coo_array((np.ones(len(at[0]), dtype=bool), at), shape=(n_genes, len(terms)))
         return cls(name, yes.tocsr(), tuple(terms), tuple(ids))
@@ -84,18 +84,17 @@ class Annotation:
     def feature(self) -> Feature:
         """The annotation as a feature: 1 for a term that a gene has, 0 for one that it lacks.
 
-        A gene without any term is not known, and its row is NaN.
+        The row of a gene without any term is NaN.
         """
         wide = np.flatnonzero(self.count() >= FEATURE_MIN_GENES)
         if not len(wide):
-            what = f"annotation '{self.name}' has no term that {FEATURE_MIN_GENES} genes share"
-            raise InputError(f"{what}, so it cannot be a feature", code="no-feature")
+            what = f"annotation '{self.name}' is not a feature: no two genes share a term"
+            raise InputError(what, code="no-feature")
         values = self.matrix[:, wide].toarray().astype(np.float32)
         values[~self.known] = np.nan
         return Feature(self.name, values, tuple(self.terms[i] for i in wide))
 
     def take(self, genes: Ints) -> Annotation:
-        """Return the annotation of the given genes, in their order, with all its terms."""
         return replace(self, matrix=self.matrix[genes])
 
     def __repr__(self) -> str:
@@ -113,7 +112,6 @@ class Annotation:
 
     @classmethod
     def from_arrow(cls, tables: Mapping[str, pa.Table], name: str) -> Annotation:
-        """Inverse of `to_arrow`."""
         indptr, indices = column_of(tables["rows"], "indptr"), column_of(tables["entries"], "term")
         names, ids = (tuple(tables["terms"][c].to_pylist()) for c in ("name", "id"))
         check_rows(f"annotation '{name}'", indptr, indices, len(names))
@@ -125,10 +123,7 @@ class Annotation:
 def shared_terms(
     cell: Cell, genes: Iterable[str | int], *, max_genes: int | None = None
 ) -> list[SharedTerm]:
-    """Return the terms that all genes of a set have, the smallest first, as they say most.
-
-    Terms of more than `max_genes` genes, such as ``cytoplasm``, are left out.
-    """
+    """Return the terms of at most `max_genes` genes that all genes of a set have, rarest first."""
     at = np.unique(cell.genes.indices(genes))
     found = []
     for one in cell.annotations.values():
@@ -142,7 +137,7 @@ def shared_terms(
 def enrichment(
     cell: Cell, sets: Iterable[Iterable[str | int]], background: Iterable[str | int] | None = None
 ) -> pl.DataFrame:
-    """Return which terms the genes of some sets have more often than a random draw would.
+    """Test which terms are enriched among the genes of some sets.
 
     Each term is tested by the hypergeometric distribution: of the ``background`` genes (by default
     all of the cell) that have any term of the annotation, ``size`` have this one; of the distinct
@@ -184,13 +179,10 @@ def enrichment(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Feature:
-    """Numbers that are known of each gene under one name, such as a phenotype profile.
-
-    The values are [genes, width]; a missing value is NaN, never a zero.
-    """
+    """Named numbers for each gene, such as a phenotype profile."""
 
     name: str
-    values: Floats
+    values: Floats  # [genes, width]; a missing value is NaN, never 0
     columns: tuple[str, ...] = ()  # by default 1, 2, …
 
     def __post_init__(self) -> None:
@@ -200,9 +192,8 @@ class Feature:
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "columns", columns)
         if not width or not len(columns) == len(set(columns)) == width or np.isinf(values).any():
-            what = f"has the shape {values.shape} and {len(set(columns))} names of columns"
-            fix = "Give finite numbers, NaN for a missing one, and a name of its own per column."
-            raise InputError(f"feature '{self.name}' {what}", code="bad-feature", fix=fix)
+            what = f"feature '{self.name}' is not a matrix of finite numbers with distinct columns"
+            raise InputError(what, code="bad-feature", fix="Use NaN for a missing value.")
 
     @property
     def n_genes(self) -> int:
@@ -228,22 +219,20 @@ class Feature:
         return {"width": self.width, "known": int(self.known.sum()), "missing": self.missing}
 
     def take(self, genes: Ints) -> Feature:
-        """Return the feature of the given genes, in their order."""
         return replace(self, values=self.values[genes])
 
     def __repr__(self) -> str:
         return f"Feature({self.name!r}, width {self.width}, known for {int(self.known.sum()):,})"
 
     def to_arrow(self) -> dict[str, pa.Table]:
-        """Return its tables: ``values``, one row per gene, and ``columns``."""
         values = pa.FixedSizeListArray.from_arrays(self.values.ravel(), self.width)
         names = pa.array(self.columns, pa.string())
         return {"values": pa.table({"values": values}), "columns": pa.table({"column": names})}
 
     @classmethod
     def from_arrow(cls, tables: Mapping[str, pa.Table], name: str, width: int) -> Feature:
-        """Inverse of `to_arrow`; the values stay memory-mapped."""
-        table = tables["values"]
-        flat = pa.chunked_array([c.flatten() for c in table["values"].chunks], pa.float32())
+        # Chunk by chunk, so that the values stay memory-mapped.
+        chunks = tables["values"]["values"].chunks
+        flat = pa.chunked_array([chunk.flatten() for chunk in chunks], pa.float32())
         values = column_of(pa.table({"values": flat}), "values").reshape(-1, width)
         return cls(name, values, tuple(tables["columns"]["column"].to_pylist()))

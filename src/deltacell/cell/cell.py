@@ -26,7 +26,7 @@ Named = TypeVar("Named")
 
 
 class Cell(store.Storable):
-    """The wild type: its genes in order, and what is known over these genes."""
+    """The wild type: ordered genes, and the relations and features of these genes."""
 
     stored_as = "cell"
     made_from = ("genes", "relations", "metabolism", "features", "annotations", "sources")
@@ -52,7 +52,7 @@ class Cell(store.Storable):
         parts: tuple[Any, ...] = (*named, metabolism or self)
         for part in parts:
             if part.n_genes != self.n_genes:
-                what = f"{part!r} is over {part.n_genes} genes, and the cell has {self.n_genes}"
+                what = f"{part!r} has {part.n_genes} genes, and the cell has {self.n_genes}"
                 raise InputError(what, code="other-genes")
         if both := sorted(self.features.keys() & self.annotations.keys()):
             what = f"a feature and an annotation are both called '{both[0]}'"
@@ -93,7 +93,9 @@ class Cell(store.Storable):
             parts = [self.relation(name) for name in names]
             gone = {part.name for part in parts}
             if not gone or not gone <= relations.keys() or new in relations.keys() - gone:
-                what = f"the union '{new}' is empty, has the name of another, or shares a relation"
+                what = (
+                    f"cannot merge '{new}': no relations, a relation used twice, or a name in use"
+                )
                 raise InputError(what, code="bad-merge")
             first, directed = parts[0].name, any(part.directed for part in parts)
             edges = [part.entries() if directed else part.edges() for part in parts]
@@ -181,40 +183,35 @@ class Cell(store.Storable):
         Parameters
         ----------
         networks
-            Tables by the names of their relations, of which those in `directed` have a direction:
-            two columns of gene names, then a weight if there is one.
+            Tables by relation name: two columns of gene names, and optionally a weight. The
+            relations named in `directed` are directed.
         genes
             Systematic names, or a table with a column ``systematic`` and any of ``standard``,
             ``aliases``, ``chromosome``, ``start``, ``end`` and ``description``; by default every
-            gene that a network names.
+            gene of the networks.
         features
-            Tables by the names of the features: a column of gene names and columns of numbers,
-            which are read as those of a file are (rows of one gene are averaged).
+            Tables by feature name: a column of gene names and columns of numbers, read like a file
+            (rows of one gene are averaged).
         """
         from deltacell.cell.readers.features import feature_of
         from deltacell.cell.readers.names import in_capitals
         from deltacell.cell.readers.networks import edges_of
 
-        directed = set(directed)
+        directed, edges = set(directed), []
         for name in directed - set(networks):
-            raise InputError(f"no network is called '{name}'", code="unknown-relation")
-        edges = []
+            raise InputError(f"unknown network '{name}' in directed", code="unknown-relation")
         for name, network in networks.items():
             table = Table.from_memory(network, name)
             columns = table.frame.columns
             if len(columns) not in (2, 3):
-                what = f"the network '{name}' has {len(columns)} columns; expected two of genes"
-                raise InputError(f"{what}, and a weight if there is one", code="bad-shape")
+                what = f"the network '{name}' has {len(columns)} columns; expected 2 or 3"
+                raise InputError(what, code="bad-shape")
             edges.append(edges_of(table, columns, name, "table", directed=name in directed))
         if genes is None:
-            genes = Genes([]).extended(
-                in_capitals(name) for one in edges for name in one.gene_names
-            )
+            names = (in_capitals(name) for one in edges for name in one.gene_names)
+            genes = Genes([]).extended(names)
         elif isinstance(genes, Mapping) or isinstance(getattr(genes, "columns", 0), Iterable):
             frame = frame_of(genes, "genes")
-            if "systematic" not in frame.columns:
-                what = f"the table of genes has no 'systematic' among {', '.join(frame.columns)}"
-                raise InputError(what, code="missing-columns")
             known = frame.select(name for name in frame.columns if name in Genes([]).columns())
             genes = Genes(**known.to_dict(as_series=False))
         genes = genes if isinstance(genes, Genes) else Genes(genes)
@@ -237,7 +234,7 @@ class Cell(store.Storable):
         - With a metabolism, ``data["reaction"]`` and ``data["metabolite"]``, the stoichiometry as
           ``data["reaction", "converts", "metabolite"]`` with a signed ``coefficient``, and the
           genes of each rule as ``data["gene", "enables", "reaction"]``.
-        - ``data.cell``: the cell itself, which has all that is not a graph.
+        - ``data.cell``: the cell itself, for everything that is not a graph.
         """
         import torch
         from torch_geometric.data import HeteroData
@@ -268,11 +265,11 @@ class Cell(store.Storable):
 
     @classmethod
     def from_hetero_data(cls, data: HeteroData) -> Cell:
-        """Make a cell of what `to_hetero_data` gives, whose edges and features may be changed."""
+        """Make a cell from the result of `to_hetero_data`; edges and features may have changed."""
         cell, nodes = data.get("cell"), data["gene"]
         if not isinstance(cell, Cell):
-            fix = "Give what Cell.to_hetero_data returns, or make a cell with Relation.from_edges."
-            raise InputError("the data holds no cell", code="bad-data", fix=fix)
+            what = "expected the result of Cell.to_hetero_data, which has the attribute 'cell'"
+            raise InputError(what, code="bad-data")
         relations = []
         for name in (edge[1] for edge in data.edge_types if edge[0] == edge[2] == "gene"):
             edges, was = data["gene", name, "gene"], cell.relations.get(name)
@@ -288,16 +285,14 @@ class Cell(store.Storable):
 
     def __repr__(self) -> str:
         edges = sum(r.n_edges for r in self.relations.values())
-        extra = "" if self.metabolism is None else f", {self.metabolism!r}"
-        return (
-            f"Cell({self.n_genes:,} genes, {len(self.relations)} relations, {edges:,} edges{extra})"
-        )
+        sizes = f"{self.n_genes:,} genes, {len(self.relations)} relations, {edges:,} edges"
+        return f"Cell({sizes}{'' if self.metabolism is None else f', {self.metabolism!r}'})"
 
     def _parts(self) -> dict[str, pa.Table]:
         relations, features = self.relations.values(), self.features.values()
         directed = pa.array([r.directed for r in relations], pa.bool_())
         width = pa.array([f.width for f in features], pa.int64())
-        # The names are a part, and not only in the manifest, so that the checksum covers them.
+        # The names are also in a part, so that the checksum covers them.
         parts = {
             "genes": self.genes.to_arrow(),
             "relations": pa.table({"name": _texts(self.relations), "directed": directed}),
@@ -329,7 +324,7 @@ def _by_name(parts: Iterable[Part] | Mapping[str, Part]) -> dict[str, Part]:
 
 def _get(parts: Mapping[str, Named], name: str, what: str) -> Named:
     if name not in parts:
-        said = f"the cell has no {what} '{name}'{did_you_mean(name, parts)}"
-        fix = f"It has {', '.join(parts) or 'none'}."
+        said = f"unknown {what} '{name}'{did_you_mean(name, parts)}"
+        fix = f"The cell has {', '.join(parts) or 'none'}."
         raise InputError(said, code=f"unknown-{what}", fix=fix)
     return parts[name]

@@ -1,4 +1,4 @@
-"""The genes of a cell: their names, and where they lie on the chromosomes."""
+"""The genes of a cell: their names, and their positions on the chromosomes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _IF_UNKNOWN: dict[str, Any] = {
 
 
 class Genes(Sequence[str]):
-    """Genes in a fixed order; an index into it is what a genotype holds.
+    """Genes in a fixed order; genotypes contain indices into it.
 
-    Every gene has a systematic name (``YDL227C``) of its own; the standard name (``HO``) is the one
-    people use. Start and end are base pairs, the smaller first, and -1 if unknown.
+    Every gene has a unique systematic name (``YDL227C``); the standard name (``HO``) is the one in
+    common use. Start and end are base pairs, the smaller first, and -1 if unknown.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class Genes(Sequence[str]):
         self._index: dict[str, int] = {}
         for i, name in enumerate(self.systematic):
             if not name or name != name.strip():
-                raise GeneNameError(f"'{name}' is not a name for a gene", code="bad-gene-name")
+                raise GeneNameError(f"'{name}' is not a gene name", code="bad-gene-name")
             if self._index.setdefault(name.upper(), i) != i:
                 what = f"two genes have the systematic name '{name}'"
                 raise GeneNameError(what, code="duplicate-gene")
         self._other: dict[str, tuple[int, ...]] | None = None
 
     def columns(self) -> dict[str, Any]:
-        """Return all that is known of the genes, by name of the argument."""
+        """Return all columns by the name of their constructor argument."""
         return {name: getattr(self, name) for name in ("systematic", *_IF_UNKNOWN)}
 
     def __len__(self) -> int:
@@ -91,7 +91,6 @@ class Genes(Sequence[str]):
 
     @property
     def has_position(self) -> Bools:
-        """Which genes have a known place on a chromosome."""
         return self.start >= 0
 
     def index(self, name: str) -> int:  # type: ignore[override]
@@ -101,11 +100,11 @@ class Genes(Sequence[str]):
             return candidates[0]
         if not candidates:
             known = [*self.systematic, *filter(None, self.standard), *chain(*self.aliases)]
-            what, code = f"no gene is called '{name}'{did_you_mean(name, known)}", "unknown-gene"
-            fix = "Give a systematic name, standard name or alias."
+            what, code = f"unknown gene '{name}'{did_you_mean(name, known)}", "unknown-gene"
+            fix = "Use a systematic name, standard name or alias."
         else:
             what = f"'{name}' is ambiguous: it may be {', '.join(map(self.label, candidates))}"
-            code, fix = "ambiguous-gene", "Give the systematic name."
+            code, fix = "ambiguous-gene", "Use the systematic name."
         raise GeneNameError(what, code=code, fix=fix)
 
     def label(self, index: int) -> str:
@@ -114,7 +113,7 @@ class Genes(Sequence[str]):
         return self.systematic[index] + (f" ({standard})" if standard else "")
 
     def resolve(self, names: pl.Series | Sequence[str]) -> Ints:
-        """Look up many names at once; `UNKNOWN` and `AMBIGUOUS` stand for those not found."""
+        """Look up many names at once; those not found are `UNKNOWN` or `AMBIGUOUS`."""
         series = pl.Series(names, dtype=pl.String).fill_null("")
         unique = series.unique(maintain_order=True)
         found = []
@@ -126,7 +125,7 @@ class Genes(Sequence[str]):
         return index.to_numpy().astype(np.int64)
 
     def indices(self, genes: Iterable[str | int]) -> Ints:
-        """Return the indices of genes that are given by any name or by index, checked."""
+        """Return the indices of genes given by any name or by index, and check them."""
         found = [g if isinstance(g, (int, np.integer)) else self.index(g) for g in genes]
         index: Ints = np.array(found, dtype=np.int64)
         if len(index) and not 0 <= index.min() <= index.max() < len(self):
@@ -135,12 +134,11 @@ class Genes(Sequence[str]):
         return index
 
     def take(self, index: Sequence[int] | Ints) -> Genes:
-        """Return the genes at the given indices, in that order."""
         at = np.asarray(index, dtype=np.int64).tolist()
         return Genes(**{name: [column[i] for i in at] for name, column in self.columns().items()})
 
     def extended(self, systematic: Iterable[str]) -> Genes:
-        """Return these genes and, behind them, those of the given ones that are new."""
+        """Return these genes followed by the given ones that are new."""
         spelling: dict[str, str] = {}
         for name in systematic:
             spelling.setdefault(name.upper(), name)
@@ -148,9 +146,8 @@ class Genes(Sequence[str]):
         return Genes(**{name: [*column, *new[name]] for name, column in self.columns().items()})
 
     def to_arrow(self) -> pa.Table:
-        """Return a table with one row per gene."""
         columns = self.columns() | {"aliases": list(map(list, self.aliases))}
-        # Without any, the table and its checksum are those of versions that had no descriptions.
+        # Cells without descriptions keep the checksum of versions that had no descriptions.
         if not any(self.description):
             del columns["description"]
         types = {"aliases": pa.list_(pa.string()), "start": pa.int64(), "end": pa.int64()}
@@ -158,7 +155,6 @@ class Genes(Sequence[str]):
 
     @classmethod
     def from_arrow(cls, table: pa.Table) -> Genes:
-        """Inverse of `to_arrow`."""
         return cls(**{name: table[name].to_pylist() for name in table.column_names})
 
     def _candidates(self, name: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The metabolism of a cell: reactions, metabolites, and the genes that reactions need."""
+"""The metabolism of a cell: reactions, metabolites, and the genes that catalyse reactions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OPERATORS |= {"(": "(", ")": ")"}
 
 
 class LostReactions(NamedTuple):
-    """The reactions that each genotype loses, ascending: a ragged pair like genotypes."""
+    """The reactions that each genotype loses, in ascending order: a ragged pair."""
 
     reactions: torch.Tensor
     offsets: torch.Tensor
@@ -48,8 +48,8 @@ class LostReactions(NamedTuple):
 class Metabolism:
     """Reactions and metabolites with signed stoichiometry and Boolean gene rules.
 
-    A rule is held as clauses: alternatives, each of which is satisfied when all of its genes live.
-    A reaction is lost when none is satisfied; one without clauses is never lost.
+    A rule is a list of clauses; a clause is satisfied when all of its genes live. A reaction is
+    lost when no clause is satisfied; one without clauses is never lost.
     """
 
     reactions: tuple[str, ...]
@@ -79,24 +79,23 @@ class Metabolism:
         pathways: Sequence[Sequence[str]] = (),
         on_unknown: OnUnknown = "error",
     ) -> Metabolism:
-        """Make a metabolism from one written rule per reaction, empty if it needs no gene.
+        """Make a metabolism from one rule per reaction, empty if it needs no gene.
 
-        The stoichiometry is triples of reaction, metabolite and coefficient. A gene that the cell
-        does not have is an error, or with ``drop`` taken as always living.
+        The stoichiometry consists of triples of reaction, metabolite and coefficient. An unknown
+        gene is an error; with ``drop`` it is assumed to live always.
         """
         table = np.array(sorted(stoichiometry), dtype=np.float64).reshape(-1, 3)
         lengths = {len(rules), len(lower), len(upper), len(pathways) or len(reactions)}
         sizes = len(reactions), len(metabolites)
         if lengths != {sizes[0]} or (table[:, :2] < 0).any() or (table[:, :2] >= sizes).any():
-            raise InputError("the columns of the reactions do not fit together", code="bad-shape")
+            raise InputError("the columns of the reactions differ in length", code="bad-shape")
         clauses = [clauses_of(rule) for rule in rules]
         names = list(dict.fromkeys(g for rule in clauses for clause in rule for g in clause))
         index = dict(zip(names, genes.resolve(names).tolist(), strict=True))
         absent = [name for name, i in index.items() if i < 0]
         if absent and on_unknown != "drop":
             what = f"{len(absent)} genes of the rules are unknown or ambiguous, first '{absent[0]}'"
-            fix = "Choose what to do with unknown genes: drop (they always live) or add."
-            raise GeneNameError(what, code="unknown-gene", fix=fix)
+            raise GeneNameError(what, code="unknown-gene")
         sets = [
             (r, sorted({index[g] for g in clause if index[g] >= 0}))
             for r, alternatives in enumerate(clauses)
@@ -143,9 +142,9 @@ class Metabolism:
         return LostReactions.of_matrix(self._lost(_matrix(genotypes, self.n_genes)))
 
     def lost_together(self, genotypes: Any) -> LostReactions:
-        """Return the reactions that each genotype loses and no smaller set of its genes does."""
+        """Return the reactions that each genotype loses but no proper subset of its genes does."""
         deleted = _matrix(genotypes, self.n_genes)
-        # What a smaller set loses, a set with one gene less loses: one such set per gene.
+        # It suffices to compare with the subsets that lack one gene.
         sizes = np.diff(deleted.indptr)
         others = np.repeat(sizes, sizes)
         at = ragged_positions(np.repeat(deleted.indptr[:-1], sizes), others)
@@ -156,9 +155,9 @@ class Metabolism:
         return LostReactions.of_matrix(lost.tocsr())
 
     def _lost(self, deleted: csr_array) -> csr_array:
-        """Return which reactions are lost, from which genes are deleted, by genotype."""
+        """Return [genotypes, reactions] from the deleted genes, [genotypes, genes]."""
         broken = deleted @ self._clauses_of_genes
-        # A clause that loses two of its genes is broken once.
+        # A clause that loses two of its genes counts once.
         broken.data[:] = 1
         lost = broken @ self._reaction_of_clauses
         n_clauses = np.bincount(self.clause_reaction, minlength=self.n_reactions)
@@ -178,10 +177,10 @@ class Metabolism:
         return _rows(self.clause_reaction, offsets, self.n_reactions)
 
     def split(self) -> Metabolism:
-        """Return the form in which every direction and every isozyme is a reaction of its own.
+        """Return a metabolism with one reaction per direction and isozyme.
 
-        A reversible reaction becomes two, the second (``_rev``) with its signs turned; one that
-        runs only backwards is turned; each clause of a rule (``_iso1``, ``_iso2``, …) becomes one.
+        A reversible reaction becomes two, the second (``_rev``) with inverted signs; one that runs
+        only backwards is inverted; each clause of a rule (``_iso1``, ``_iso2``, …) becomes one.
         """
         parts = []
         for r, name in enumerate(self.reactions):
@@ -213,7 +212,7 @@ class Metabolism:
         )
 
     def take(self, genes: Ints) -> Metabolism:
-        """Return the metabolism over the given genes, renumbered; all others always live."""
+        """Return the metabolism of the given genes, renumbered; all others always live."""
         new_index = np.full(self.n_genes, -1, dtype=np.int32)
         new_index[genes] = np.arange(len(genes), dtype=np.int32)
         renumbered = new_index[self.clause_genes]
@@ -225,7 +224,6 @@ class Metabolism:
         return f"Metabolism({self.n_reactions:,} reactions, {self.n_metabolites:,} metabolites)"
 
     def to_arrow(self) -> dict[str, pa.Table]:
-        """Return its tables; that of the pathways only if a reaction has one."""
         text, ends = pa.string(), self.clause_offsets[1:]
         tables = {
             "reactions": pa.table(
@@ -243,8 +241,6 @@ class Metabolism:
 
     @classmethod
     def from_arrow(cls, tables: Mapping[str, pa.Table], n_genes: int) -> Metabolism:
-        """Inverse of `to_arrow`; the numbers stay memory-mapped."""
-
         def column(table: str, name: str) -> Any:
             return column_of(tables[table], name)
 
@@ -265,7 +261,7 @@ class Metabolism:
             index, width = getattr(found, name), len(getattr(found, f"{name.split('_')[-1]}s"))
             check_rows("metabolism", np.array([0, len(index)]), index, width)
         if len(found.pathways) not in (0, found.n_reactions):
-            raise StoreError("the metabolism's pathways do not fit its reactions", code="damaged")
+            raise StoreError("not every reaction has a list of pathways", code="damaged")
         return found
 
 
@@ -279,10 +275,7 @@ def _matrix(genotypes: Any, n_genes: int) -> csr_array:
 
 
 def clauses_of(rule: str) -> tuple[tuple[str, ...], ...]:
-    """Return a rule as alternatives, each a set of genes that together suffice.
-
-    ``(A and B) or C`` gives ``(("A", "B"), ("C",))``; equal alternatives are kept once.
-    """
+    """Return the clauses of a rule: ``(A and B) or C`` gives ``(("A", "B"), ("C",))``."""
     genes: list[str] = []
 
     def as_python(token: str) -> str:
@@ -309,10 +302,9 @@ def clauses_of(rule: str) -> tuple[tuple[str, ...], ...]:
 
     written = " ".join(map(as_python, _TOKEN.findall(rule)))
     try:
-        # The rule is only parsed: it is built of and, or, brackets and numbered names.
+        # The rule is only parsed, never evaluated.
         clauses = alternatives(ast.parse(written, mode="eval").body) if written else []
     except (SyntaxError, RecursionError, MemoryError):
-        what = f"the gene rule '{rule[:80]}' is not of genes, 'and', 'or' and brackets, or has "
-        what += f"more than {MOST_CLAUSES} alternatives"
+        what = f"the gene rule '{rule[:80]}' is invalid, or has more than {MOST_CLAUSES} clauses"
         raise InputError(what, code="bad-rule") from None
     return tuple(tuple(sorted(clause)) for clause in clauses)

@@ -28,8 +28,8 @@ class Edges(NamedTuple):
 class Relation:
     """A named gene network in compressed sparse rows, ``A[target, source] = weight``.
 
-    An undirected relation is symmetric: both directions are entries, and one edge. Within a row
-    the sources ascend; there are no self loops and no duplicates.
+    An undirected relation is symmetric: an edge has two entries. Within a row the sources ascend;
+    there are no self loops and no duplicates.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Relation:
         inside = not len(genes) or 0 <= genes.min() <= genes.max() < n_genes
         fits = len(source) == len(target) == len(given) and np.isfinite(given).all()
         if not inside or not fits:
-            what = f"relation '{name}': an edge is two genes below {n_genes} and a finite weight"
+            what = f"relation '{name}': edges need two gene indices below {n_genes}, finite weights"
             raise InputError(what, code="bad-edges")
         loop = source == target
         source, target, given = source[~loop], target[~loop], given[~loop]
@@ -99,7 +99,6 @@ class Relation:
 
     @property
     def n_entries(self) -> int:
-        """Number of stored entries: twice the edges if undirected."""
         return len(self.indices)
 
     @property
@@ -114,12 +113,10 @@ class Relation:
 
     @property
     def in_degree(self) -> Ints:
-        """Number of sources of each gene."""
         return np.diff(self.indptr)
 
     @property
     def out_degree(self) -> Ints:
-        """Number of targets of each gene."""
         return np.diff(self.transpose.indptr)
 
     @cached_property
@@ -134,12 +131,12 @@ class Relation:
         return turned
 
     def entries(self) -> Edges:
-        """Return all entries, both directions of undirected edges, ordered by target."""
+        """Return all entries, with both directions of undirected edges, ordered by target."""
         target = np.repeat(np.arange(self.n_genes, dtype=np.int64), np.diff(self.indptr))
         return Edges(self.indices.astype(np.int64), target, self.weights)
 
     def edges(self) -> Edges:
-        """Return every edge once; of an undirected one, the smaller gene is the source."""
+        """Return every edge once; the source of an undirected edge is the smaller gene."""
         source, target, weight = self.entries()
         once = np.full(len(source), self.directed) | (source < target)
         return Edges(source[once], target[once], weight[once])
@@ -159,7 +156,6 @@ class Relation:
         return taken
 
     def equals(self, other: Relation) -> bool:
-        """Whether both have the same name, direction, entries and weights."""
         return (self.name, self.directed) == (other.name, other.directed) and all(
             np.array_equal(getattr(self, part), getattr(other, part))
             for part in ("indptr", "indices", "weights")
@@ -170,7 +166,6 @@ class Relation:
         return f"Relation({self.name!r}, {way}, {self.n_edges:,} edges, {self.n_connected:,} genes)"
 
     def to_arrow(self) -> dict[str, pa.Table]:
-        """Return its tables: the row pointers and the entries."""
         entries = pa.table({"indices": self.indices, "weights": self.weights})
         return {"rows": pa.table({"indptr": self.indptr}), "entries": entries}
 
@@ -178,7 +173,6 @@ class Relation:
     def from_arrow(
         cls, tables: Mapping[str, pa.Table], name: str, *, directed: bool, counts: Counts
     ) -> Relation:
-        """Inverse of `to_arrow`; the arrays stay memory-mapped."""
         indptr = column_of(tables["rows"], "indptr")
         indices, weights = (column_of(tables["entries"], c) for c in ("indices", "weights"))
         check_rows(f"relation '{name}'", indptr, indices, len(indptr) - 1)
@@ -186,11 +180,11 @@ class Relation:
 
 
 def check_rows(what: str, indptr: AnyArray, indices: AnyArray, n_columns: int) -> None:
-    """Raise if compressed sparse rows from disk do not fit: sparse products do not check them."""
+    """Raise if sparse rows from disk are inconsistent, since sparse products do not check them."""
     fits = len(indptr) and indptr[0] == 0 and indptr[-1] == len(indices)
     inside = not len(indices) or 0 <= indices.min() <= indices.max() < n_columns
     if not fits or not inside or (np.diff(indptr) < 0).any():
-        raise StoreError(f"{what}: the rows and entries do not fit together", code="damaged")
+        raise StoreError(f"{what}: the rows and entries are inconsistent", code="damaged")
 
 
 def _compress(row: Ints, column: Ints, weight: Floats, n: int) -> tuple[Ints, Indices, Floats]:

@@ -1,4 +1,4 @@
-"""Synthetic cells: a small one to try things on, and one of exactly the yeast reference's sizes.
+"""Synthetic cells: a small one for experiments, and one of exactly the size of the yeast reference.
 
 Every gene belongs to a pathway, and every pathway is backed up by two others. Relations, features
 and gene rules are noisy views of that plan. The rest of a relation is background in which the
@@ -47,18 +47,18 @@ Sampler = Callable[[int, Rng], Ints]
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What a synthetic cell was made from."""
+    """The hidden structure of a synthetic cell."""
 
     pathway: Ints  # of each gene, [n_genes]
     redundant: Ints  # pairs of pathways that back each other up, the smaller first, [n_pairs, 2]
 
     @property
     def n_pathways(self) -> int:
-        """Number of pathways of the whole plan, whether or not a gene of each is left."""
+        """Number of pathways, including those without any gene left."""
         return int(self.redundant.max()) + 1
 
     def members(self, genes: Ints) -> list[Ints]:
-        """Return those of the given genes that each pathway has."""
+        """Return the given genes by pathway."""
         order = genes[np.argsort(self.pathway[genes], kind="stable")]
         ends = np.searchsorted(self.pathway[order], np.arange(1, self.n_pathways))
         return np.split(order, ends)
@@ -96,11 +96,11 @@ def synthetic_cell(name: str, *, seed: int = 0) -> Cell:
 
 
 def _redundancy_cell(seed: int) -> Cell:
-    """Return a cell in which what two deletions do together is written in the graph alone.
+    """Return a cell in which only the graph determines the effect of two deletions together.
 
-    The first 120 genes are sources. Each of the other 780 hears over the relation ``routes`` from
-    two sources (520 of them) or three, drawn independently of everything else, and over
-    ``elsewhere`` from random genes, which means nothing.
+    The first 120 genes are sources. Each of the other 780 has two sources (520 genes) or three in
+    the relation ``routes``, drawn independently of everything else; the relation ``elsewhere`` is
+    random.
     """
     rng = generator(REDUNDANCY, seed, "routes")
     n_routes = rng.permutation(np.repeat(list(_REACHED), list(_REACHED.values())))
@@ -120,9 +120,9 @@ def _redundancy_cell(seed: int) -> Cell:
 
 
 def plan_of(cell: Cell) -> Plan:
-    """Return the plan of a synthetic cell, for the genes it has now and in their order."""
-    what = "the cell, or one of its genes, is not synthetic, so its pathways are not known"
-    error = InputError(what, code="not-synthetic", fix="Make one with Cell.synthetic('demo').")
+    """Return the plan of a synthetic cell for its current genes, in their order."""
+    what = "the cell, or one of its genes, is not synthetic"
+    error = InputError(what, code="not-synthetic", fix="Use Cell.synthetic('demo').")
     if cell.synthetic_recipe is None:
         raise error
     name, seed = str(cell.synthetic_recipe["name"]), int(cell.synthetic_recipe["seed"])
@@ -141,7 +141,7 @@ def _recipe(name: str) -> dict[str, Any]:
 
 
 def generator(name: str, seed: int, part: str) -> Rng:
-    """Return the stream of random numbers of one part, so that the others do not depend on it."""
+    """Return an independent generator for one part of a synthetic cell or screen."""
     if seed < 0:
         raise InputError(f"seed is {seed}; it must be at least 0", code="invalid-number")
     return np.random.default_rng([seed, crc32(f"{name}/{part}".encode())])
@@ -162,7 +162,7 @@ def _plan(name: str, seed: int) -> Plan:
 
 @lru_cache(maxsize=8)
 def _genes(name: str, seed: int) -> Genes:
-    """Return genes named like yeast's, with one digit more so that none can be taken for a real."""
+    """Return genes named like those of yeast, with one digit more so that none is a real name."""
     rng = generator(name, seed, "genes")
     n_genes = _recipe(name)["n_genes"]
     chromosome = np.sort(np.arange(n_genes) % _CHROMOSOMES)
@@ -183,7 +183,7 @@ def _genes(name: str, seed: int) -> Genes:
 def _sampler(
     genes: Ints, popularity: AnyArray, exponent: float = _EXPONENT, shift: float = 0
 ) -> Sampler:
-    """Return a function that draws genes, with weights by the rank of their popularity."""
+    """Return a function that draws genes with probabilities by the rank of their popularity."""
     rank = np.empty(len(popularity))
     rank[np.argsort(-popularity)] = np.arange(len(popularity))
     cumulated = np.cumsum((rank + 1 + (shift or len(genes) / _HUBS)) ** -exponent)
@@ -246,7 +246,7 @@ def _relation(
 
 
 def _filled(keys: Ints, n: int, source: Sampler, target: Sampler, n_genes: int, rng: Rng) -> Ints:
-    """Draw edges, none twice, until there are exactly n of them."""
+    """Draw distinct edges until there are exactly n."""
     while len(keys) < n:
         m = (n - len(keys)) * 5 // 4 + 16
         drawn = np.stack([source(m, rng), target(m, rng)], axis=1)
@@ -275,7 +275,7 @@ def _first_of_each(keys: Ints) -> Ints:
 
 
 def _scores(n_planned: int, n: int, rng: Rng) -> Floats:
-    """Return weights of three decimals in (0, 1], higher where the plan has the edge."""
+    """Return weights with three decimals in (0, 1], higher for planned edges."""
     score = 0.15 + 0.85 * rng.beta(1.2, 4.0, n)
     score[:n_planned] = 0.4 + 0.6 * rng.beta(2.0, 2.0, min(n_planned, n))
     return np.round(score, 3).astype(np.float32)
@@ -321,7 +321,6 @@ def _metabolism(
 
 
 def _rule(pool: list[str], n_clauses: int, rng: Rng) -> str:
-    """Write a rule with so many alternatives, over the first genes of the pool."""
     form = rng.random()
     if n_clauses == 1:
         return " and ".join(pool[: 1 if form < 0.9 else 2 + int(rng.integers(4))])
@@ -334,7 +333,7 @@ def _rule(pool: list[str], n_clauses: int, rng: Rng) -> str:
 
 
 def _reversible(n_clauses: Ints, parts: int, rng: Rng) -> Bools:
-    """Choose reactions to run both ways so that the split form has so many reactions."""
+    """Choose the reversible reactions so that the split form has `parts` reactions."""
     missing = parts - int(n_clauses.sum())
     chosen = np.zeros(len(n_clauses), dtype=bool)
     for reaction in rng.permutation(len(n_clauses)).tolist():
@@ -345,7 +344,7 @@ def _reversible(n_clauses: Ints, parts: int, rng: Rng) -> Bools:
 
 
 def _stoichiometry(reactions: int, metabolites: int, rng: Rng) -> list[tuple[int, int, float]]:
-    """Let every metabolite take part in a reaction, and a few, like water, in very many."""
+    """Use every metabolite in a reaction, and a few, like water, in very many."""
     own = rng.permutation(metabolites)
     popularity = rng.normal(size=metabolites)
     common = _sampler(np.arange(metabolites), popularity, 1.0, 2.0)

@@ -1,4 +1,4 @@
-"""Which genotypes were tested at all: absent from a list of hits does not mean untested."""
+"""Which genotypes were tested: a genotype that is not in a list of hits may have been tested."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pyarrow as pa
 from deltacell.arrays import Ints, offsets_of
 from deltacell.screen.genotypes import repeats_a_gene, sets_with
 
-#: Rows that fill less of the grid of queries and array genes than this are a part of what a study
-#: crossed, and say nothing about the rest.
+#: Rows that cover less of the grid of queries and array genes than this are only a part of it.
 FILLED = 0.25
 
 _SCHEMAS = {
@@ -26,23 +25,22 @@ _SCHEMAS = {
 
 @dataclass(frozen=True, eq=False)
 class StudyCoverage:
-    """What one study crossed on one array: every query with every array gene."""
+    """The crosses of one study on one array: every query with every array gene."""
 
-    study: str  # one that used several arrays has one of these for each
+    study: str  # a study with several arrays has one coverage per array
     query_genes: Ints  # the query sets, of one gene or two
     query_offsets: Ints
     array_genes: Ints
-    complete: bool  # a list of hits shows only what had a hit, so its coverage is a lower bound
+    complete: bool  # False if it is a lower bound, derived from a list of hits
 
     def to_json(self) -> dict[str, Any]:
-        """Return its size as a JSON-serialisable dict."""
         sizes = {"queries": len(self.query_offsets) - 1, "array_genes": len(self.array_genes)}
         return {"study": self.study, **sizes, "complete": self.complete}
 
 
 @dataclass(frozen=True, eq=False)
 class Coverage:
-    """The coverage of every study of a screen, and of every array that a study used."""
+    """The coverage of every study and array of a screen."""
 
     studies: tuple[StudyCoverage, ...] = ()
 
@@ -57,18 +55,16 @@ class Coverage:
         panel: pl.Series | None = None,
         complete: bool,
     ) -> Coverage:
-        """Derive the coverage from the reported rows of one array gene and otherwise query genes.
+        """Derive the coverage from the rows with one array gene and otherwise query genes.
 
-        `panel` is the array of each genotype; `complete` says that it is not only a list of hits.
+        `panel` is the array of each genotype; `complete` is False for a list of hits.
         """
         owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-        role_of = {
-            name: pl.col("gene").filter(pl.col("role") == name) for name in ("query", "array")
-        }
+        gene = pl.col("gene")
         rows = (
             pl.DataFrame({"row": owner, "gene": genes, "role": role})
             .group_by("row", maintain_order=True)
-            .agg(**role_of, size=pl.len())
+            .agg(query=gene.filter(role="query"), array=gene.filter(role="array"), size=pl.len())
             .with_columns(study=study, panel=study if panel is None else panel)
             .filter(
                 pl.col("array").list.len() == 1,
@@ -90,7 +86,7 @@ class Coverage:
         return cls(tuple(studies))
 
     def renumbered(self, new_index: Ints) -> Coverage:
-        """Return the coverage over other gene indices; -1 marks a gene that is gone."""
+        """Return the coverage with new gene indices; -1 marks a removed gene."""
         studies = []
         for s in self.studies:
             genes, sizes = new_index[s.query_genes], np.diff(s.query_offsets)
@@ -102,12 +98,10 @@ class Coverage:
         return Coverage(tuple(studies))
 
     def only(self, studies: Iterable[str]) -> Coverage:
-        """Return the coverage of the named studies."""
         wanted = set(studies)
         return Coverage(tuple(s for s in self.studies if s.study in wanted))
 
     def to_arrow(self) -> dict[str, pa.Table]:
-        """Return its parts: the studies, and the query sets and array genes of each."""
         rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in _SCHEMAS}
         for i, s in enumerate(self.studies):
             queries = np.split(s.query_genes, s.query_offsets[1:-1])
@@ -121,7 +115,6 @@ class Coverage:
 
     @classmethod
     def from_arrow(cls, parts: Mapping[str, pa.Table]) -> Coverage:
-        """Inverse of `to_arrow`."""
         described, queries, arrays = (pl.DataFrame(parts[name]) for name in _SCHEMAS)
         studies = []
         for i, (study, complete) in enumerate(described.iter_rows()):

@@ -1,4 +1,4 @@
-"""A batch of genotypes, the ragged pair (genes, offsets), and keys that compare gene sets."""
+"""A batch of genotypes, the ragged pair (genes, offsets), and keys to compare gene sets."""
 
 from __future__ import annotations
 
@@ -15,22 +15,13 @@ from deltacell.errors import InputError
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Genotypes:
-    """Sets of deleted genes: genotype ``b`` deletes ``genes[offsets[b] : offsets[b + 1]]``.
+    """Sets of deleted genes: genotype ``b`` deletes ``genes[offsets[b] : offsets[b + 1]]``."""
 
-    Parameters
-    ----------
-    genes
-        Gene indices of all genotypes, one after the other, int64 [total].
-    offsets
-        Where each genotype begins, and the end, int64 [batch + 1].
-    """
-
-    genes: torch.Tensor
-    offsets: torch.Tensor
+    genes: torch.Tensor  # indices, int64 [total]
+    offsets: torch.Tensor  # int64 [batch + 1]
 
     @classmethod
     def of(cls, sets: Iterable[Sequence[int]]) -> Genotypes:
-        """Make genotypes from sets of gene indices."""
         sets = [list(s) for s in sets]
         flat = [gene for s in sets for gene in s]
         lengths = torch.tensor([0, *(len(s) for s in sets)], dtype=torch.int64)
@@ -38,7 +29,6 @@ class Genotypes:
 
     @classmethod
     def concat(cls, parts: Sequence[Genotypes]) -> Genotypes:
-        """Join batches, one after the other."""
         sizes = torch.cat([torch.zeros(1, dtype=torch.int64), *(part.sizes for part in parts)])
         return cls(torch.cat([part.genes for part in parts]), sizes.cumsum(0))
 
@@ -61,11 +51,9 @@ class Genotypes:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
         return self.genes.nbytes + self.offsets.nbytes
 
     def take(self, rows: torch.Tensor) -> Genotypes:
-        """Return the genotypes at the given positions, in that order."""
         host_rows, offsets = rows.cpu(), self.offsets.cpu()
         starts, sizes = offsets[host_rows], offsets.diff()[host_rows]
         at = torch.from_numpy(ragged_positions(starts.numpy(), sizes.numpy()))
@@ -73,16 +61,14 @@ class Genotypes:
         return Genotypes(self.genes[at.to(device)], new_offsets.to(device))
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Genotypes:
-        """Return the genotypes on a device."""
         both = (self.genes, self.offsets)
         return Genotypes(*(t.to(device, non_blocking=non_blocking) for t in both))
 
     def pin_memory(self) -> Genotypes:
-        """Return a copy in pinned memory, for transfers that do not block."""
         return Genotypes(self.genes.pin_memory(), self.offsets.pin_memory())
 
     def check(self, n_genes: int) -> Genotypes:
-        """Return self, or raise where a genotype is empty, repeats a gene or leaves the cell."""
+        """Return self, or raise if a genotype is empty, repeats a gene or has an invalid index."""
         genes, offsets, sizes = self.genes, self.offsets, self.sizes
         whole = len(offsets) and offsets[0] == 0 and offsets[-1] == len(genes)
         if not whole or not genes.dtype == offsets.dtype == torch.int64 or (sizes < 0).any():
@@ -101,7 +87,7 @@ class Genotypes:
 
 
 def set_keys(genes: Ints, offsets: Ints, n_genes: int) -> AnyArray:
-    """Return one key per set; comparable for the same `n_genes` and largest size."""
+    """Return one key per set; comparable for equal `n_genes` and largest size."""
     return matrix_keys(sorted_matrix(genes, offsets), n_genes)
 
 
@@ -112,14 +98,14 @@ def comparable_keys(n_genes: int, *sets: tuple[Ints, Ints]) -> list[AnyArray]:
 
 
 def repeats_a_gene(genes: Ints, offsets: Ints) -> Bools:
-    """Return which sets name a gene more than once; negative indices are not compared."""
+    """Return which sets contain a gene more than once; negative indices are ignored."""
     matrix = sorted_matrix(genes, offsets)
     repeated: Bools = ((matrix[:, 1:] == matrix[:, :-1]) & (matrix[:, 1:] >= 0)).any(axis=1)
     return repeated
 
 
 def sorted_matrix(genes: Ints, offsets: Ints, width: int | None = None) -> Ints:
-    """Return the sets as rows of ascending genes, padded with -1 in front."""
+    """Return the sets as rows of ascending genes, padded with -1 on the left."""
     sizes = np.diff(offsets)
     width = int(sizes.max(initial=0)) if width is None else width
     matrix = np.full((len(sizes), width), -1, dtype=np.int64)
@@ -142,13 +128,12 @@ def matrix_keys(matrix: Ints, n_genes: int) -> AnyArray:
 
 
 def sets_with(marked: Bools, offsets: Ints) -> Bools:
-    """Return which sets have a gene that is marked."""
     owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     return np.bincount(owner[marked], minlength=len(offsets) - 1) > 0
 
 
 def numbered(labels: AnyArray) -> Ints:
-    """Return labels as numbers from 0 in order of first appearance."""
+    """Return labels as numbers from 0, in order of first appearance."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
@@ -156,7 +141,7 @@ def numbered(labels: AnyArray) -> Ints:
 
 
 def commonest(owner: Ints, labels: Ints) -> Ints:
-    """Return where each owner has the label that occurs most often, the largest of equals."""
+    """Return the position of each owner's most frequent label; the largest of equals."""
     _, label, count = np.unique(labels, return_inverse=True, return_counts=True)
     order = np.lexsort((labels, count[label.ravel()], owner))
     last: Ints = order[np.diff(owner[order], append=-1) != 0]
@@ -164,7 +149,7 @@ def commonest(owner: Ints, labels: Ints) -> Ints:
 
 
 class Pairs(NamedTuple):
-    """Gene pairs with the genotype that holds each; ``key = n_genes * smaller + larger``."""
+    """Gene pairs and the genotype of each; ``key = n_genes * smaller + larger``."""
 
     owner: Ints
     key: Ints

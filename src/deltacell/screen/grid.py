@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -20,16 +20,16 @@ Part = Literal["train", "validation", "test"]
 
 #: The largest p-value of a hit.
 LARGEST_P = 0.05
-#: A list of hits may have this share of rows that look like none.
+#: The share of rows in a list of hits that may not look like hits.
 _FEW = 0.05
 
 
 def lists_only_hits(screen: Screen) -> bool:
-    """Whether a screen is a list of hits, without the pairs that were tested and had none.
+    """Whether a screen is a list of hits, without tested pairs that are not hits.
 
-    It is where rows have signs and no score, or where no coverage is complete and all but a few
-    p-values are at most `LARGEST_P` or, if a merge left none, all but a few scores are farther from
-    0 than half the median distance.
+    This is so if rows have signs and no score, or if no coverage is complete and all but a few
+    p-values are at most `LARGEST_P` or, after a merge removed them, all but a few scores are
+    farther from 0 than half the median distance.
     """
     score = screen.column("score").astype(np.float64)
     known = np.isfinite(score)
@@ -51,29 +51,31 @@ class Grid:
 
     This is an assumption; `sentence` states it. Pairs of the grid that the screen does not list are
     its *zeros*: they were tested, and no interaction was reported. Every zero belongs to exactly
-    one part of a split, the same each time: with ``gene`` by its genes, as rows do; with ``source``
-    to the test if a test study crossed it; otherwise by a hash of the names of its two genes and
-    the seed of the split, in the shares of the split.
+    one part of a split: with ``gene`` by its genes, like rows; with ``source`` to the test part if
+    a test study crossed it; otherwise by a hash of its gene names and the seed of the split, in
+    the shares of the split.
     """
 
     screen: Screen
-    listed_elsewhere: Ints  # keys n_genes * smaller + larger of hits that were left out of `screen`
+    n_pairs: int
+    zeros: Ints  # their keys n_genes * smaller + larger, ascending
 
     @classmethod
     def of(cls, screen: Screen, *, whole: Screen | None = None) -> Grid | None:
-        """Return the grid of a list of hits with queries of a single gene; None for any other."""
+        """Return the grid of a list of hits with single-gene queries; None for other screens."""
         single = any((np.diff(s.query_offsets) == 1).any() for s in screen.coverage.studies)
         if not single or not lists_only_hits(screen):
             return None
-        elsewhere = np.zeros(0, dtype=np.int64)
+        n = len(screen.genes)
+        tested = _crossed(screen.coverage, n)
+        n_pairs = int(np.count_nonzero(tested))
+        tested.ravel()[_pair_keys(screen, np.arange(n), n)] = False
         if whole is not None:
-            index = screen.genes.resolve(whole.genes.systematic)
-            elsewhere = _pair_keys(whole, index, len(screen.genes))
-        return cls(screen, elsewhere)
-
-    @property
-    def n_pairs(self) -> int:
-        return self._tested[0]
+            # Hits that were left out of `screen` are not zeros.
+            tested.ravel()[_pair_keys(whole, screen.genes.resolve(whole.genes.systematic), n)] = (
+                False
+            )
+        return cls(screen, n_pairs, np.flatnonzero(tested))
 
     @property
     def listed(self) -> int:
@@ -81,7 +83,7 @@ class Grid:
 
     @property
     def n_zeros(self) -> int:
-        return len(self._tested[1])
+        return len(self.zeros)
 
     @property
     def sentence(self) -> str:
@@ -98,42 +100,32 @@ class Grid:
     def draw(self, n: int, *, part: Part, split: Split, seed: int = 0) -> Genotypes:
         """Draw at most `n` zeros of a part uniformly without repetition, the smaller gene first."""
         number = PARTS.index(part)
-        there = self._tested[1][_parts(self, split) == number]
+        there = self.zeros[_parts(self, split) == number]
         rng = np.random.default_rng([seed, number])
         drawn = there[rng.permutation(len(there))[:n]]
         genes = np.stack(np.divmod(drawn, len(self.screen.genes)), axis=1).ravel()
         return Genotypes(torch.from_numpy(genes), torch.arange(len(drawn) + 1) * 2)
 
-    @cached_property
-    def _tested(self) -> tuple[int, Ints]:
-        """The number of pairs of the grid, and the keys of those that are not listed, ascending."""
-        n = len(self.screen.genes)
-        tested = self._crossed(self.screen.coverage)
-        n_pairs = int(np.count_nonzero(tested))
-        listed = _pair_keys(self.screen, np.arange(n), n)
-        tested.ravel()[np.concatenate([listed, self.listed_elsewhere])] = False
-        return n_pairs, np.flatnonzero(tested)
 
-    def _crossed(self, coverage: Coverage) -> Bools:
-        """Return which pairs were crossed, [smaller gene, larger gene]."""
-        n = len(self.screen.genes)
-        tested = np.zeros((n, n), dtype=bool)
-        for study in coverage.studies:
-            single = np.diff(study.query_offsets) == 1
-            queries = study.query_genes[study.query_offsets[:-1][single]]
-            tested[np.ix_(np.unique(queries), study.array_genes)] = True
-        # Which of the two was the query does not matter, and no strain is crossed with itself.
-        both: Bools = np.triu(tested, 1)
-        both |= np.tril(tested, -1).T
-        return both
+def _crossed(coverage: Coverage, n_genes: int) -> Bools:
+    """Return which pairs were crossed, [smaller gene, larger gene]."""
+    tested = np.zeros((n_genes, n_genes), dtype=bool)
+    for study in coverage.studies:
+        single = np.diff(study.query_offsets) == 1
+        queries = study.query_genes[study.query_offsets[:-1][single]]
+        tested[np.ix_(np.unique(queries), study.array_genes)] = True
+    # The order of query and array does not matter, and no strain is crossed with itself.
+    both: Bools = np.triu(tested, 1)
+    both |= np.tril(tested, -1).T
+    return both
 
 
 @lru_cache(maxsize=1)
 def _parts(grid: Grid, split: Split) -> AnyArray:
-    """Return the number of the part of each zero; those of the last split are kept."""
+    """Return the part number of each zero; the last result is cached."""
     split.check(grid.screen)
-    zeros = grid._tested[1]
-    first, second = np.divmod(zeros, len(grid.screen.genes))
+    n_genes = len(grid.screen.genes)
+    first, second = np.divmod(grid.zeros, n_genes)
     chance = _hashed(grid.screen.genes.systematic, split.seed, first, second)
     shares: dict[str, Any] = {
         name: len(getattr(split, name)) / len(split) for name in ("test", "validation")
@@ -146,8 +138,8 @@ def _parts(grid: Grid, split: Split) -> AnyArray:
             for genes in (split.held_out, split.validation_genes)
         )
     elif split.method == "source":
-        crossed = grid._crossed(grid.screen.coverage.only(split.options["test"]))
-        test, validation = crossed.ravel()[zeros], chance < shares["validation"]
+        crossed = _crossed(grid.screen.coverage.only(split.options["test"]), n_genes)
+        test, validation = crossed.ravel()[grid.zeros], chance < shares["validation"]
     else:
         test = chance < shares["test"]
         validation = chance < shares["test"] + shares["validation"]
@@ -155,13 +147,13 @@ def _parts(grid: Grid, split: Split) -> AnyArray:
 
 
 def _pair_keys(screen: Screen, index: Ints, n_genes: int) -> Ints:
-    """Return the keys of the pairs that a screen lists, over other gene indices."""
+    """Return the keys of the pairs that a screen lists, with new gene indices."""
     owner, key = all_pairs(index[screen.genotypes.genes.numpy()], screen.offsets, n_genes)
     return np.unique(key[np.diff(screen.offsets)[owner] == 2])
 
 
 def _hashed(names: tuple[str, ...], seed: int, first: Ints, second: Ints) -> Doubles:
-    """Return a number in [0, 1) for each pair, by the names of its genes in either order."""
+    """Return a number in [0, 1) for each pair that depends on its gene names, in either order."""
     digests = [hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest() for name in names]
     of_gene = np.frombuffer(b"".join(digests), dtype="<u8")
     # The sum does not depend on the order; the steps of SplitMix64 then mix its bits.

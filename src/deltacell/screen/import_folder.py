@@ -1,4 +1,4 @@
-"""A folder of source files to one cell and its screens."""
+"""The import of a folder of source files as one cell and its screens."""
 
 from __future__ import annotations
 
@@ -33,17 +33,22 @@ from deltacell.words import Progress
 Parts = tuple[list[list[str]], list[str]]
 """Gene sets by name, and the part of a split of each."""
 
-#: The first that finds its format in a file reads it.
+#: A file is read by the first reader that recognises it.
 READERS: tuple[Reader, ...] = (*SCREEN_READERS, *CELL_READERS)
-#: The file of an import that says what became of every source.
+#: The file of an import with the counts of every source.
 ACCOUNT = "account.json"
 
 _NO_GENES = (
-    "No file names the genes, so they are all that networks and screens name, and --unknown has "
-    "nothing to act on. A gene that is written in two ways counts as two. To have names resolved, "
-    "put a file of genes into the folder (for yeast: deltacell data get sgd-features --out FOLDER)."
+    "No file lists the genes, so they are all names in networks and screens; two names of one gene "
+    "count as two genes. To resolve names, put a gene file into the folder (for yeast: deltacell "
+    "data get sgd-features --out FOLDER)."
 )
 _PAGE = "docs/how-to/screen.md"
+_UNKNOWN_FORMAT = (
+    "its format is unknown; a table (text, xlsx or Parquet; unpack a zip of several files) needs a "
+    "header such as gene1,gene2,score (a screen), gene1,gene2,weight (a network), gene,fitness "
+    f"(a feature) or gene,term (an annotation): {_PAGE}"
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ class Imported:
         """Write ``path/cell``, ``path/screens/NAME`` and the account, all of it or nothing."""
         for name in self.screens:
             if not name or Path(name).name != name or name.startswith("."):
-                what = f"'{name}' cannot be the name of a screen: it names its folder"
+                what = f"'{name}' cannot be the name of a screen and its folder"
                 raise InputError(what, code="screen-name")
         account = self.account()
         with store.new_directory(path, "import", overwrite=overwrite) as temporary:
@@ -98,7 +103,7 @@ class Imported:
 
 
 def read_parts(path: str | os.PathLike[str]) -> Parts:
-    """Return gene sets and their parts: of an imported split, or of a table that names them."""
+    """Return the gene sets and their parts from an imported split or a table."""
     if not Path(path).is_dir():
         parts: Parts = tables.split_reader.read(path)[0]
         return parts
@@ -107,7 +112,7 @@ def read_parts(path: str | os.PathLike[str]) -> Parts:
 
 
 def open_screen(path: str | os.PathLike[str], name: str | None = None) -> Screen:
-    """Open a screen, or a screen of an import; its name is not needed if there is only one."""
+    """Open a screen, or a screen of an import by name; optional if there is only one."""
     path = Path(path)
     manifest = store.read_manifest(path)
     if manifest["kind"] != "import" and name is None:
@@ -117,7 +122,7 @@ def open_screen(path: str | os.PathLike[str], name: str | None = None) -> Screen
         name = names[0]
     if name not in names:
         what = f"it has no screen '{name}'" if name else f"it has {len(names)} screens"
-        fix = f"Name one of: {', '.join(names)}." if names else "Give the directory of a screen."
+        fix = f"Choose from: {', '.join(names) or 'none'}."
         raise InputError(what, code="unknown-screen", where=path, fix=fix)
     return Screen.load(path / "screens" / Path(str(name)).name)
 
@@ -130,19 +135,19 @@ def import_folder(
     columns: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Imported:
-    """Read every file of a folder that is recognised by its content.
+    """Read every file of a folder whose content is recognised.
 
-    The genes are those of an SGD feature file; without one, of STRING's protein names; without
-    either, all that the networks and screens name.
+    The genes come from an SGD feature file, otherwise from STRING protein names or a gene table,
+    otherwise from the networks and screens.
     """
     files = _Files(Path(folder), [ColumnNames.parse(given) for given in columns], progress)
     built = _Built([], [_NO_GENES])
     genes: Genes | None = None
     for path, read in files.of("genes", only_one=True):
         genes, source = read()
-        built = _Built([source], [f"The genes are those of {path.name}."])
+        built = _Built([source], [f"The genes are from {path.name}."])
     for path, _ in files.of("numbers of genes"):
-        files.why[path] = "it numbers the genes of the STRING adjacency files beside it"
+        files.why[path] = "it is the gene list of the STRING adjacency files beside it"
     edges, screens = files.read("edges"), files.read("screens", phenotype=phenotype)
     metabolisms = [read() for _, read in files.of("metabolism", only_one=True)]
     terms = files.read("terms")
@@ -153,9 +158,8 @@ def import_folder(
         genes = genes.extended(in_capitals(name.strip()) for name in missing)
     if not len(genes):
         unread = [f"{file}: {why}" for file, why in files.unread().items()]
-        hint = "Put networks or screens there; `deltacell data get` fetches some."
-        fix = "\n  ".join([*unread[:5], hint])
-        raise InputError("no file names a gene", code="no-genes", where=folder, fix=fix)
+        fix = "\n  ".join([*unread[:5], "`deltacell data get` downloads networks and screens."])
+        raise InputError("no file contains a gene name", code="no-genes", where=folder, fix=fix)
     policy: Literal["error", "drop"] = "error" if on_unknown == "error" else "drop"
     for written in edges:
         built.add(built.relations, *written.on(genes, policy))
@@ -182,18 +186,18 @@ def import_folder(
     for one in screens:
         if one.reader == tables.reader.name:
             said = f"{one.path.name} was read as a screen of {len(one):,} genotypes. If it is a "
-            notes.append(f"{said}network, call its number weight.")
-    notes += [f"The split of {name} is named: train with split.method=named." for name in splits]
+            notes.append(f"{said}network, name its number weight.")
+    notes += [f"{name} has a split of its own: train with split.method=named." for name in splits]
     if not cell.relations:
-        notes.append("There is no network: docs/how-to/networks.md says what is read as one.")
+        notes.append("There is no network; see docs/how-to/networks.md for the formats.")
     if not studies:
-        notes.append(f"There is no screen to train on: {_PAGE} says what is read as one.")
+        notes.append(f"There is no screen; see {_PAGE} for the formats.")
     return Imported(cell, studies, files.unread(), notes, splits)
 
 
 @dataclass
 class _Built:
-    """The parts of a cell, each under a name that no other has, and what to say of them."""
+    """The parts of a cell under unique names, with their sources and notes."""
 
     sources: list[Source] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -203,23 +207,22 @@ class _Built:
 
     def add(self, parts: dict[str, Any], part: Any, source: Source) -> None:
         for one in parts.values() if parts is self.features else ():
-            # Programs round differently what they save.
+            # Programs differ in how they round numbers.
             near: Any = {"rtol": 1e-5, "atol": 1e-7, "equal_nan": True}
             if one.columns == part.columns and np.allclose(one.values, part.values, **near):
                 first = next(s.file for s in self.sources if s.into == one.name)
-                what = f"it holds the same feature as {first}, which was kept"
-                raise NoFeatureError(what, code="same-feature")
+                raise NoFeatureError(f"it is the same feature as {first}", code="same-feature")
         taken = parts if parts is self.relations else {**self.features, **self.annotations}
         numbered = (f"{part.name}_{number}" for number in count(2))
         name = next(name for name in chain([part.name], numbered) if name not in taken)
         if name != part.name:
-            self.notes.append(f"{source.file} is called '{name}': another is '{part.name}'.")
+            self.notes.append(f"{source.file} is named '{name}', as '{part.name}' exists.")
         parts[name] = replace(part, name=name)
         self.sources.append(replace(source, into=name))
 
 
 class _Files:
-    """The files of a folder by the reader that finds its format in them, and why others are not."""
+    """The files of a folder with their readers, and why other files are not read."""
 
     def __init__(
         self, folder: Path, columns: Sequence[ColumnNames], progress: Progress | None
@@ -245,7 +248,7 @@ class _Files:
                     f'"{named},score={number}" for a screen, weight={number} for a network'
                 )
             else:
-                self.why[path] = why_unread(file)
+                self.why[path] = _UNKNOWN_FORMAT
         if asked:
             raise InputError(
                 f"the columns of {len(asked)} tables are unknown, so nothing was written",
@@ -259,17 +262,17 @@ class _Files:
         self._total = sum(path.stat().st_size for path, *_ in self._found)
 
     def of(self, gives: str, *, only_one: bool = False) -> list[tuple[Path, Callable[..., Any]]]:
-        """Return the files that give something, by their readers, and how to read each.
+        """Return the files of one kind and a function to read each.
 
-        With `only_one` it is that of the first reader, which must not find its format in another.
+        With `only_one`, only the file of the first reader that has one; two of these are an error.
         """
         mine = [one for one in self._found if one[1].gives == gives]
         if only_one:
             same = [path.name for path, reader, _ in mine if reader is mine[0][1]]
             if len(same) > 1:
-                what = f"several files give the {gives}; keep one of {', '.join(same)}"
+                what = f"several files contain the {gives}; keep one of {', '.join(same)}"
                 raise InputError(what, code="several-files", where=self.folder)
-            self.why |= {p: f"the {gives} are those of {mine[0][0].name}" for p, *_ in mine[1:]}
+            self.why |= {p: f"the {gives} are from {mine[0][0].name}" for p, *_ in mine[1:]}
             mine = mine[:1]
         return [(path, partial(self._read, path, reader, form)) for path, reader, form in mine]
 
@@ -290,26 +293,10 @@ class _Files:
         return {str(path.relative_to(self.folder)): self.why[path] for path in sorted(self.why)}
 
 
-def why_unread(file: File) -> str:
-    """Return why no reader recognises a file that is not empty, and what to do about it."""
-    if file.path.suffix.lower() in (".xls", ".xlsb", ".ods"):
-        return "it is a spreadsheet of another kind; save it as xlsx or CSV"
-    if file.holds_several_files:
-        return "it is a zip of several files; unpack it to have them read"
-    named = ", ".join(sheet.name for sheet in file.sheets if sheet.name)
-    return (
-        f"{f'the content of its sheets ({named})' if named else 'its content'} is of no known "
-        "format; a table needs a header such as gene1,gene2,score (a screen), gene1,gene2,weight "
-        f"(a network), gene,fitness (a feature) or gene,term (an annotation): {_PAGE}"
-    )
-
-
 def _files_under(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder and its subfolders but hidden ones; all must be readable."""
+    """Yield the files of a folder and its subfolders except hidden ones."""
     if not folder.is_dir():
-        what = "not a folder" if folder.exists() else "no such folder"
-        fix = "Give the folder that holds the source files."
-        raise InputError(what, code="not-a-folder", where=folder, fix=fix)
+        raise InputError("no such folder", code="not-a-folder", where=folder)
 
     def refuse(error: OSError) -> None:
         what = f"the folder cannot be read: {error.strerror}"
@@ -319,7 +306,7 @@ def _files_under(folder: Path) -> Iterator[Path]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         for path in (Path(where, name) for name in names if not name.startswith(".")):
             if re.search("[\ud800-\udfff]", path.name):
-                what = "the file's name is not text (UTF-8)"
+                what = "the file name is not UTF-8"
                 raise InputError(what, code="file-name", where=path, fix="Rename it.")
             if path.is_file():
                 yield path

@@ -19,11 +19,11 @@ from deltacell.screen.screen import Screen
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Batch:
-    """Genotypes with what is to be predicted for them."""
+    """Genotypes with their targets."""
 
     genotypes: Genotypes
     targets: torch.Tensor  # float32 [b]
-    # Share of each genotype in the loss, float32 [b]. Over all ranks they add up to 1, so that
+    # Share of each genotype in the loss, float32 [b]. They add up to 1 over all ranks, so that
     # (weights * loss).sum() summed over the ranks is the mean of the loss.
     weights: torch.Tensor
     rows: torch.Tensor  # of the screen, int64 [b]
@@ -33,15 +33,12 @@ class Batch:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
         return sum(part.nbytes for part in self._parts)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
-        """Return the batch on a device."""
         return Batch(*(part.to(device, non_blocking=non_blocking) for part in self._parts))
 
     def pin_memory(self) -> Batch:
-        """Return a copy in pinned memory, for transfers that do not block."""
         return Batch(*(part.pin_memory() for part in self._parts))
 
     @property
@@ -50,23 +47,23 @@ class Batch:
 
 
 class Loader:
-    """Hands out genotypes of a screen in batches, every one at most once per epoch.
+    """Iterate over genotypes of a screen in batches, each at most once per epoch.
 
-    An epoch has one order, drawn from ``(seed, epoch)`` and the same for any number of ranks. Each
-    global batch is ``batch_size`` consecutive genotypes of that order, cut into one contiguous
-    slice per rank, as even as they can be. Iterating hands out the current epoch and, at its end,
-    moves on to the next. After an iteration that was abandoned, the next one starts the epoch over.
+    The order of an epoch depends only on ``(seed, epoch)``, not on the number of ranks. Each global
+    batch is ``batch_size`` consecutive genotypes of that order, divided into one contiguous slice
+    per rank, as evenly as possible. An iteration yields the current epoch and then advances to the
+    next. After an interrupted iteration, the next one restarts the epoch.
 
     Parameters
     ----------
     rows
-        The rows to hand out: indices without repetition, or a mask; all by default.
+        The rows to use: indices without repetition, or a mask; all by default.
     targets
         One number per row of the whole screen; by default its score.
     samples_per_epoch
-        The first so many genotypes of the order are an epoch; by default all.
+        The number of genotypes per epoch, taken from the start of the order; by default all.
     run_length
-        Where given, genotypes that share a gene follow each other in runs of at most this many,
+        If given, genotypes that share a gene follow each other in runs of at most this length,
         see `in_runs`, so that a batch has few distinct genes.
     """
 
@@ -87,7 +84,9 @@ class Loader:
     ) -> None:
         numbers = (batch_size, samples_per_epoch, run_length, seed + 1)
         if any(number is not None and number < 1 for number in numbers):
-            what = "a batch, an epoch and a run have at least 1 genotype; the seed is at least 0"
+            what = (
+                "batch_size, samples_per_epoch and run_length must be at least 1, seed at least 0"
+            )
             raise InputError(what, code="invalid-number")
         self.screen, self.rows = screen, _checked_rows(screen, rows)
         self.batch_size, self.shuffle, self.seed = batch_size, shuffle, seed
@@ -100,16 +99,16 @@ class Loader:
         self._go_to(0, 0)
 
     def __len__(self) -> int:
-        """Return the steps of an epoch, the same on every rank."""
+        """Return the number of steps per epoch, the same on every rank."""
         return -(-self.samples_per_epoch // self.batch_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to an epoch; going to the one that is under way keeps a loaded state."""
+        """Go to the start of an epoch; the current epoch keeps a loaded state."""
         if epoch != self.epoch or self._finished:
             self._go_to(epoch, 0)
 
     def __iter__(self) -> Iterator[Batch]:
-        # A caller that counts the steps never asks for a batch after the last.
+        # A caller that counts the steps never requests a batch after the last.
         if self._finished:
             self._go_to(self.epoch + 1, 0)
         self._handed_out = self._start
@@ -119,21 +118,20 @@ class Loader:
         self._go_to(self.epoch + 1, 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many batches of which epoch were handed out, the same on every rank."""
+        """Return the epoch and the number of its batches yielded, the same on every rank."""
         epoch, batch = (self.epoch + 1, 0) if self._finished else (self.epoch, self._handed_out)
         return {"epoch": epoch, "batch": batch, **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume where a state was taken; one of another order is refused."""
+        """Resume from a state, which must be of a loader with the same order."""
         identity = self._identity()
         for name, mine in identity.items():
             if state.get(name, mine) != mine:
-                what = f"the state was taken with {name}={state[name]}, and this loader has {mine}"
-                fix = "Make the loader as it was, or start the epoch over without the state."
-                raise InputError(what, code="other-order", fix=fix, key=name)
+                what = f"the state has {name}={state[name]}, and this loader has {mine}"
+                raise InputError(what, code="other-order", key=name)
         epoch, batch = state.get("epoch", -1), state.get("batch", -1)
         if not state.keys() >= identity.keys() or epoch < 0 or not 0 <= batch < len(self):
-            raise InputError("not the state of a loader", code="not-a-state")
+            raise InputError("not a state of this loader", code="not-a-state")
         self._go_to(epoch, batch)
 
     @property
@@ -144,7 +142,7 @@ class Loader:
         self.epoch, self._start, self._handed_out = epoch, batch, batch
 
     def _identity(self) -> dict[str, Any]:
-        """Return all that decides which genotypes are in which batch."""
+        """Return everything that determines the composition of batches."""
         return {
             "seed": self.seed,
             "shuffle": self.shuffle,
@@ -164,12 +162,12 @@ class Loader:
             return order
         sizes = self._sizes[order]
         genes = self._genes[ragged_positions(self._starts[order], sizes)]
-        # Of each genotype the gene that most genotypes have, mostly the query.
+        # The most frequent gene of each genotype is usually the query.
         shared = genes[commonest(np.repeat(np.arange(len(order)), sizes), genes)]
         return order[in_runs(shared, self.run_length, rng)]
 
     def _batches(self, epoch: int, start: int) -> Iterator[Batch]:
-        """Yield batches that are views of columns gathered for many of them."""
+        """Yield batches as views of columns that are gathered for many batches at once."""
         order = self._order(epoch)
         for first in range(start, len(self), self.batches_per_gather):
             last = min(first + self.batches_per_gather, len(self))
@@ -199,13 +197,11 @@ class Loader:
 
 
 def in_runs(groups: Ints, length: int, rng: np.random.Generator) -> Ints:
-    """Return an order in which members of a group stand together, at most `length` at a time.
+    """Return an order in which members of a group follow each other, at most `length` at a time.
 
     Groups, already in random order, are cut into runs, the first of random length, and the runs are
-    shuffled; so every member of a group is equally likely at every position.
+    shuffled, so that every member of a group is equally likely at every position.
     """
-    if not len(groups):
-        return np.zeros(0, dtype=np.int64)
     number = numbered(groups)
     order = np.argsort(number, kind="stable")
     size = np.bincount(number)
@@ -221,13 +217,12 @@ def in_runs(groups: Ints, length: int, rng: np.random.Generator) -> Ints:
 def _checked_targets(screen: Screen, rows: Ints, targets: npt.ArrayLike | None) -> Floats:
     values = np.array(screen.column("score") if targets is None else targets, dtype=np.float32)
     if values.shape != (len(screen),):
-        what = f"targets has the shape {values.shape}; expected one per row of the whole screen"
+        what = f"targets has shape {values.shape}; expected one number per row of the whole screen"
         raise InputError(what, code="column-length")
     missing = int((~np.isfinite(values[rows])).sum())
     if missing:
         what = f"{missing:,} of {len(rows):,} rows have no target (not a finite number)"
-        fix = "Leave them out: rows=rows[np.isfinite(screen.column('score')[rows])]."
-        raise InputError(what, code="missing-target", fix=fix)
+        raise InputError(what, code="missing-target", fix="Exclude these rows.")
     return values
 
 
@@ -237,6 +232,6 @@ def _checked_rows(screen: Screen, rows: npt.ArrayLike | None) -> Ints:
     chosen = every[chosen] if chosen.dtype == bool and len(chosen) == len(every) else chosen
     valid = len(chosen) and np.isin(chosen, every).all() and len(np.unique(chosen)) == len(chosen)
     if not valid or chosen.dtype.kind not in "iu":
-        what = f"rows must be different numbers from 0 to {len(every) - 1}, or a mask of all rows"
+        what = f"rows must be distinct indices from 0 to {len(every) - 1}, or a mask of all rows"
         raise InputError(what, code="invalid-rows")
     return chosen.astype(np.int64)

@@ -1,4 +1,4 @@
-"""What was measured: genotypes with their phenotypes, and where they come from."""
+"""What was measured: genotypes with their phenotypes and provenance."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Merge = Literal["mean", "median", "best-p"]
 PERTURBATIONS = ("deletion", "ts", "damp", "allele")
 KINDS = {1: "single", 2: "digenic", 3: "trigenic", 4: "tetragenic", 5: "pentagenic"}
 
-#: Why rows are dropped: a gene twice as written, or by two of its names; a score of one gene.
+#: Reasons to drop rows: a gene given twice, by one or two of its names; a score of one gene.
 SAME_GENE_TWICE = "same gene twice"
 ONE_GENE_TWICE = "same gene twice after aliases"
 NO_INTERACTION = "one gene has no interaction"
@@ -65,13 +65,8 @@ GENE_SCHEMA = pa.schema(
 )
 
 
-def in_memory(table: pa.Table) -> pl.DataFrame:
-    """Return a stored table with its dictionaries written out."""
-    return pl.DataFrame(table).with_columns(pl.col(pl.Categorical).cast(pl.String))
-
-
 def _schema(stored: pa.Schema) -> pl.Schema:
-    # Nothing is computed, because the threads that Polars would start do not survive a fork.
+    # Nothing is computed, because Polars would start threads, which do not survive a fork.
     types = pl.Schema(stored)
     return pl.Schema({n: pl.String if t == pl.Categorical else t for n, t in types.items()})
 
@@ -80,7 +75,7 @@ def _schema(stored: pa.Schema) -> pl.Schema:
 ROWS, DELETED = _schema(ROW_SCHEMA), _schema(GENE_SCHEMA)
 
 _LARGEST = float(np.finfo(np.float32).max)
-#: The least and the largest number that a measurement can be, by column.
+#: The smallest and largest possible measurement, by column.
 RANGES = {
     "score": (-_LARGEST, _LARGEST),
     "standard_deviation": (0.0, _LARGEST),
@@ -93,9 +88,9 @@ _DEFAULTS = {
     **{"phenotype": "interaction", "study": "", "replicates": 1, "sign": 0},
     **{"role": "unknown", "perturbation": "deletion", "allele": ""},
 }
-#: The sign of an interaction's score, and 0 for a fitness or a score that is not known.
+#: The sign of an interaction's score; 0 for a fitness or an unknown score.
 _SCORE_SIGN = pl.when(phenotype="interaction").then(pl.col("score").fill_nan(0).sign()).otherwise(0)
-#: SQL sees the two tables and nothing else: no file, no extension, no variable of the program.
+#: SQL has access to the two tables only: to no file, extension or variable of the program.
 _CLOSED: dict[str, Any] = {
     "enable_external_access": "false",
     "python_enable_replacements": "false",
@@ -107,7 +102,7 @@ _READ_BACK = ("genes", "score", "p_value", "standard_deviation")
 
 
 def is_impossible(column: str, values: AnyArray) -> tuple[Bools, str]:
-    """Return which values no measurement has, and why; NaN, a missing one, is possible."""
+    """Return which values are out of range, and why; NaN, a missing value, is possible."""
     low, high = RANGES[column]
     return (values < low) | (values > high), f"not between {low:g} and {high:g}"
 
@@ -116,7 +111,7 @@ class Screen(store.Storable):
     """Genotypes with their phenotypes, one row per measurement; repeats stay separate rows.
 
     `rows` has one row per genotype, with the columns of `ROWS`; `deleted` has one per deleted gene,
-    with those of `DELETED`, and ``rows["end"]`` says where each genotype ends.
+    with those of `DELETED`, and ``rows["end"]`` is where each genotype ends.
     """
 
     stored_as = "screen"
@@ -139,7 +134,7 @@ class Screen(store.Storable):
         self.sources = tuple(sources)
         self.synthetic_recipe = None if synthetic is None else dict(synthetic)
         if not len(self):
-            raise InputError("the screen is empty: it has no genotype", code="empty-screen")
+            raise InputError("the screen is empty", code="empty-screen")
 
     @classmethod
     def build(
@@ -152,10 +147,10 @@ class Screen(store.Storable):
         synthetic: Mapping[str, Any] | None = None,
         **columns: Any,
     ) -> Screen:
-        """Make a screen from genotypes and columns; a column not given is missing throughout.
+        """Make a screen from genotypes and columns; by default a column is missing throughout.
 
-        Columns are those of `ROWS` and `DELETED` but ``end`` and ``gene``: a sequence, or one value
-        for all. Without ``sign`` it is that of an interaction's score; a fitness has none.
+        Columns are those of `ROWS` and `DELETED` except ``end`` and ``gene``: a sequence, or one
+        value for all. ``sign`` defaults to that of an interaction's score; a fitness has none.
         """
         genotypes.check(len(genes))
         n = len(genotypes)
@@ -165,7 +160,7 @@ class Screen(store.Storable):
             wrong, why = is_impossible(column, numbers)
             if wrong.any():
                 row = int(np.argmax(wrong))
-                what = f"'{column}' of row {row} is {numbers[row]:g}, which is {why}"
+                what = f"'{column}' of row {row} is {numbers[row]:g}, {why}"
                 raise InputError(what, code="impossible-value", column=column, row=row)
         values["end"], values["gene"] = genotypes.offsets[1:].numpy(), genotypes.genes.numpy()
         try:
@@ -189,7 +184,7 @@ class Screen(store.Storable):
 
     @classmethod
     def concat(cls, screens: Iterable[Screen]) -> Screen:
-        """Return several screens over the same genes as one."""
+        """Concatenate screens over the same genes."""
         screens = list(screens)
         ends = offsets_of(np.concatenate([np.diff(s.offsets) for s in screens]))[1:]
         return cls(
@@ -214,7 +209,6 @@ class Screen(store.Storable):
 
     @cached_property
     def genotypes(self) -> Genotypes:
-        """All genotypes."""
         genes = self.column("gene").astype(np.int64)
         return Genotypes(torch.from_numpy(genes), torch.from_numpy(self.offsets))
 
@@ -225,7 +219,6 @@ class Screen(store.Storable):
 
     @property
     def kind(self) -> list[str]:
-        """What each genotype is: digenic, trigenic, …."""
         return [_kind(size) for size in np.diff(self.offsets).tolist()]
 
     def column(self, name: str) -> AnyArray:
@@ -246,19 +239,18 @@ class Screen(store.Storable):
         left = self.rows.select("study", "phenotype", kind=pl.Series(self.kind)).with_row_index()
         for name, wanted in values.items():
             if name not in ("study", "phenotype", "kind"):
-                what = f"cannot choose by '{name}'; by study, phenotype or kind"
+                what = f"unknown column '{name}'; expected study, phenotype or kind"
                 raise InputError(what, code="unknown-column")
             accepted, there = [wanted] if isinstance(wanted, str) else list(wanted), left[name]
             left = left.filter(pl.col(name).is_in(accepted))
             if not len(left):
                 what = f"no genotype has the {name} {' or '.join(accepted)}"
-                fix = f"There are {', '.join(sorted(set(there)))}."
+                fix = f"Choose from {', '.join(sorted(set(there)))}."
                 raise InputError(what, code="no-such-genotypes", fix=fix)
         screen = self.take(left["index"].to_numpy())
         return screen._with(coverage=self.coverage.only(set(screen.rows["study"])))
 
     def subset(self, n: int, seed: int = 0) -> Screen:
-        """Return `n` rows, drawn at random."""
         if not 1 <= n <= len(self):
             raise InputError(f"cannot draw {n} of {len(self)} genotypes", code="invalid-number")
         return self.take(np.sort(np.random.default_rng(seed).permutation(len(self))[:n]))
@@ -266,14 +258,14 @@ class Screen(store.Storable):
     def merge(self, how: Merge) -> Screen:
         """Return one row per set of genes and phenotype, in order of first appearance.
 
-        Replicates are added up; what cannot be averaged (roles, alleles, study) is that of the
-        first row. ``mean`` and ``median`` are over the n rows that have a score; the standard
-        deviation is sqrt(sum of sd^2) / n, and the p-value is missing. Without a score the sign is
-        the one that all rows share, or none. ``best-p`` keeps the row with the smallest p-value, or
-        the first of equals.
+        Replicates are summed; roles, alleles and study are taken from the first row. ``mean`` and
+        ``median`` are over the n rows that have a score; the standard deviation is
+        sqrt(sum of sd^2) / n, and the p-value is missing. Without a score the sign is the one that
+        all rows share, or none. ``best-p`` keeps the row with the smallest p-value, or the first
+        of equals.
         """
         if how not in get_args(Merge):
-            what = f"cannot merge by '{how}'; by {', '.join(get_args(Merge))}"
+            what = f"unknown merge '{how}'; expected {', '.join(get_args(Merge))}"
             raise InputError(what, code="unknown-merge")
         _, key = np.unique(self.keys, return_inverse=True)
         score, sign, squared = pl.col("score"), pl.col("sign"), pl.col("standard_deviation") ** 2
@@ -288,7 +280,7 @@ class Screen(store.Storable):
                 pl.col("replicates").sum(),
                 row=(by_p if how == "best-p" else pl.col("row")).first(),
                 score=getattr(score.filter(known), "mean" if how == "mean" else "median")(),
-                # NaN as NumPy writes it: that of 0 / 0 has other bits, and so another checksum.
+                # The NaN of 0 / 0 has other bits than NumPy's, and so another checksum.
                 standard_deviation=deviation.fill_nan(np.nan),
                 sign=pl.when(sign.n_unique() == 1).then(sign.first()).otherwise(0),
                 p_value=np.nan,
@@ -303,9 +295,9 @@ class Screen(store.Storable):
         return chosen._with(rows=chosen.rows.with_columns(*merged.select("replicates", *averaged)))
 
     def on(self, cell: Cell, *, on_unknown: Literal["error", "drop"] = "error") -> Screen:
-        """Return the screen over the genes of a cell, so that its indices are the cell's.
+        """Return the screen with the gene indices of a cell.
 
-        Genotypes with genes that the cell does not have are an error, or dropped and counted.
+        Genotypes with genes that the cell lacks are an error, or dropped and counted.
         """
         if cell.genes.systematic == self.genes.systematic:
             return self._with(genes=cell.genes)
@@ -318,12 +310,10 @@ class Screen(store.Storable):
         if not kept.all() and on_unknown == "error":
             row = int(np.argmin(known)) if not known.all() else int(np.argmax(twice))
             names = " ".join(self.genes[i] for i in old[owner == row])
-            raise InputError(
-                f"{int((~kept).sum()):,} of {len(self):,} genotypes delete a gene that the cell "
-                f"does not have, or one twice; first {names}",
-                code="gene-twice" if known.all() else "unknown-gene",
-                fix="Drop such genotypes with screen.on(cell, on_unknown='drop').",
-            )
+            what = f"{int((~kept).sum()):,} genotypes have a gene that the cell lacks, or one twice"
+            code = "gene-twice" if known.all() else "unknown-gene"
+            fix = "Drop such genotypes with screen.on(cell, on_unknown='drop')."
+            raise InputError(f"{what}; first {names}", code=code, fix=fix)
         screen = self.take(kept)
         dropped = {UNKNOWN_GENE: int((~known).sum()), ONE_GENE_TWICE: int(twice.sum())}
         lost = Counts(len(self), int(kept.sum()), dropped)
@@ -336,7 +326,6 @@ class Screen(store.Storable):
         )
 
     def with_scores(self, scores: AnyArray) -> Screen:
-        """Return the screen with other scores, such as the residuals of a predictor."""
         return self._with(rows=self.rows.with_columns(score=np.asarray(scores)))
 
     def _facts(self) -> dict[str, Any]:
@@ -370,8 +359,8 @@ class Screen(store.Storable):
         stored = store.read(path, "screen")
         screen = cls(
             Genes.from_arrow(stored.parts["genes"]),
-            in_memory(stored.parts["rows"]),
-            in_memory(stored.parts["deleted"]),
+            pl.DataFrame(stored.parts["rows"]),
+            pl.DataFrame(stored.parts["deleted"]),
             Coverage.from_arrow(stored.parts),
         )
         screen.genotypes.check(len(screen.genes))
@@ -389,12 +378,12 @@ class Screen(store.Storable):
                     connection.register(name, table)
                 found = connection.sql(sql)
                 if found is None:
-                    raise InputError("the SQL returns no rows", code="sql-error", fix="Use SELECT.")
+                    raise InputError("not a SELECT statement", code="sql-error")
                 return pl.DataFrame(found.to_arrow_table())
         except (duckdb.Error, pl.exceptions.PolarsError) as error:
             there = (f"{name} has {', '.join(t.column_names)}" for name, t in tables.items())
-            fix = f"Columns: {'; '.join(there)}. Each column of the result needs its own name."
-            raise InputError(f"the SQL did not run: {error}", code="sql-error", fix=fix) from error
+            fix = f"Columns: {'; '.join(there)}. The columns of the result need distinct names."
+            raise InputError(f"the SQL failed: {error}", code="sql-error", fix=fix) from error
 
     def to_polars(self) -> pl.DataFrame:
         """Return one row per genotype, its genes and their columns as lists."""
@@ -419,12 +408,11 @@ class Screen(store.Storable):
         study: str = "screen",
         on_unknown: Literal["error", "drop"] = "error",
     ) -> Screen:
-        """Make a screen of a data frame of pandas or polars, one row per measured genotype.
+        """Make a screen from a pandas or polars data frame, one row per measured genotype.
 
-        The columns are understood as those of a file are: genes in ``gene1``, ``gene2``, … (or
-        ``query`` and ``array``, or all in ``genes``), a ``score`` or ``fitness``, and a ``p_value``
-        and a ``standard_deviation`` if there are any; `columns` says what they are called here, as
-        in ``{"gene1": "Query ORF"}``.
+        The columns are interpreted as in a file: genes in ``gene1``, ``gene2``, … (or ``query`` and
+        ``array``, or all in ``genes``), a ``score`` or ``fitness``, and optionally a ``p_value``
+        and a ``standard_deviation``; `columns` gives other names, as in ``{"gene1": "Query ORF"}``.
         """
         from deltacell.screen.readers import tables
 
@@ -435,10 +423,10 @@ class Screen(store.Storable):
                 raise InputError(what, code="missing-column")
             table = table.rename({here: name})
         if any(isinstance(kind, pl.List) for kind in table.dtypes):
-            # A table of `to_pandas`, of which other lists than the genes are not read back.
+            # A table of `to_pandas`; lists other than the genes are not read back.
             table = table.select(name for name in _READ_BACK if name in table.columns)
             table = table.with_columns(pl.col("genes").cast(pl.List(pl.String)).list.join(";"))
-        # It goes through a file, so that names mean the same.
+        # The table goes through a file, so that column names mean the same.
         with TemporaryDirectory() as folder:
             path = Path(folder) / f"{study}.tsv"
             table.fill_nan(None).write_csv(path, separator="\t", null_value="NA")

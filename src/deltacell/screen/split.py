@@ -1,8 +1,9 @@
-"""Splits of a screen into training, validation and test, and what these share."""
+"""Splits of a screen into training, validation and test, and their leakage."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -41,10 +42,10 @@ def _none() -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Which rows of a screen a model is trained on, chosen with, and tested on.
+    """The rows of a screen for training, validation and test.
 
-    The parts are disjoint and, with ``dropped``, are all rows of the screen. Rows with the same
-    set of genes stay together, except that `source` never moves a row out of the test studies.
+    The parts are disjoint and, with ``dropped``, cover the screen. Rows with the same set of genes
+    stay together, except that `source` never moves a row out of the test studies.
     """
 
     train: Ints  # rows in ascending order
@@ -53,14 +54,14 @@ class Split:
     method: Method
     seed: int
     screen_checksum: str
-    options: Mapping[str, Any] = field(default_factory=dict)  # what else it was made with
-    dropped: Ints = field(default_factory=_none)  # rows left out so that nothing leaks
+    options: Mapping[str, Any] = field(default_factory=dict)  # the other parameters of the method
+    dropped: Ints = field(default_factory=_none)  # rows omitted so that nothing leaks
     notes: tuple[str, ...] = ()
-    held_out: Ints = field(default_factory=_none)  # genes that `gene` kept for the test part
+    held_out: Ints = field(default_factory=_none)  # genes that `gene` holds out for the test part
     # For each test genotype, the number of its genes that no training genotype deletes. Genes held
     # out for validation do not count, so that the groups do not depend on the validation part.
     unseen: Ints = field(default_factory=_none)
-    validation_genes: Ints = field(default_factory=_none)  # genes that `gene` kept for validation
+    validation_genes: Ints = field(default_factory=_none)  # genes held out for validation
     validation_unseen: Ints = field(default_factory=_none)
 
     def __post_init__(self) -> None:
@@ -70,14 +71,14 @@ class Split:
             object.__setattr__(self, name, frozen)
         rows = np.sort(np.concatenate([getattr(self, name) for name in PARTS]))
         if not np.array_equal(rows, np.arange(len(rows))):
-            what = f"the parts of a split must be all rows from 0 to {len(rows) - 1}, each once"
+            what = f"the parts of a split must contain each row from 0 to {len(rows) - 1} once"
             raise InputError(what, code="invalid-split")
 
     @classmethod
     def random(
         cls, screen: Screen, seed: int = 0, validation: float = 0.1, test: float = 0.1
     ) -> Split:
-        """Split the distinct gene sets of a screen at random, in these shares of its rows."""
+        """Split the distinct gene sets of a screen at random, in the given shares of its rows."""
         rng = _rng(seed, validation=validation, test=test)
         part = _drawn(numbered(screen.keys), {TEST: test, VALIDATION: validation}, rng)
         return _made(screen, part, "random", seed, {"validation": validation, "test": test})
@@ -88,9 +89,8 @@ class Split:
     ) -> Split:
         """Hold out a share of the genes: every genotype that deletes one is a test genotype.
 
-        Validation is made in the same way from what is left: some more genes are held out, and
-        every remaining genotype that deletes one of those is a validation genotype. So validation
-        asks what the test asks, about unseen genes.
+        Validation genotypes are chosen from the rest in the same way, by further held-out genes, so
+        that validation is about unseen genes too.
         """
         _rng(seed, held_out=held_out)
         rng = _rng(seed, validation=validation)
@@ -100,7 +100,7 @@ class Split:
         part = np.full(len(screen), TRAIN)
         part[owner[np.isin(genes, held)]] = TEST
         left = part[owner] == TRAIN
-        # No gene of more than twice as many rows as the part is held out for it.
+        # A gene with more than twice as many rows as the part is not held out for it.
         wanted = validation * int((part == TRAIN).sum())
         rows_of_gene = np.bincount(genes[left], minlength=len(screen.genes))
         order = rng.permutation(np.flatnonzero(rows_of_gene))
@@ -127,15 +127,14 @@ class Split:
     ) -> Split:
         """Split so that no two parts share a pair of genes.
 
-        With ``query`` this is the two query genes of a genotype, or all its pairs where it has
-        none; with ``pair``, any two of its genes. Genotypes that share a pair, directly or through
-        others, stay together where these groups are small enough. Where they are not, test and
-        then validation genotypes are drawn (by query pair, by the commonest pair of each, or by
-        gene set, the first that is fine enough), and every other genotype that shares a pair with
-        them is dropped.
+        With ``query`` this is the two query genes of a genotype, or all its pairs if it has none;
+        with ``pair``, any two of its genes. Genotypes that share a pair, directly or indirectly,
+        stay together if these groups are small enough. Otherwise test and then validation genotypes
+        are drawn (by query pair, by the most frequent pair of each, or by gene set, the first that
+        is fine enough), and every other genotype that shares a pair with them is dropped.
         """
         if by not in get_args(By):
-            raise InputError(f"cannot split by '{by}'; by 'query' or 'pair'", code="unknown-by")
+            raise InputError(f"unknown by='{by}'; expected 'query' or 'pair'", code="unknown-by")
         rng = _rng(seed, validation=validation, test=test)
         fractions = {TEST: test, VALIDATION: validation}
         options = {"by": by, "validation": validation, "test": test}
@@ -148,7 +147,7 @@ class Split:
             note = f"No two gene sets share a {named}, so this equals the random split"
             notes = [note] if np.array_equal(groups, sets) else []
             return _made(screen, part, "set", seed, options, notes)
-        # Of each genotype the pair that most have: the query pair, if roles are not known.
+        # The most frequent pair of a genotype is its query pair, if roles are unknown.
         most_common = commonest(*pairs)
         candidates = {
             "query pair": _connected(sets, query_pairs),
@@ -160,10 +159,10 @@ class Split:
         part = _drawn_apart(candidates[drawn_by], pairs, fractions, _rng(seed))
         n = np.bincount(part, minlength=4)
         why = (
-            f"Genotypes that share a {named} hang together in groups too large for the parts, "
-            f"the largest of {int(np.bincount(groups).max()):,} of {len(screen):,}. So "
-            f"{n[TEST]:,} were drawn for test and {n[VALIDATION]:,} for validation, by {drawn_by}, "
-            f"and {n[DROPPED]:,} others that share a {named} with one of them were dropped"
+            f"Genotypes connected by a shared {named} form groups too large for the parts, the "
+            f"largest of {int(np.bincount(groups).max()):,} of {len(screen):,}. So {n[TEST]:,} "
+            f"were drawn for test and {n[VALIDATION]:,} for validation, by {drawn_by}, and "
+            f"{n[DROPPED]:,} others that share a {named} with one of them were dropped"
         )
         return _made(screen, part, "set", seed, options, [why])
 
@@ -173,15 +172,15 @@ class Split:
     ) -> Split:
         """Test on some studies and train on the others.
 
-        A gene set that both measured is in both parts; `leakage` says how many there are.
+        A gene set that both measured is in both parts; see `leakage`.
         """
         rng = _rng(seed, validation=validation)
         wanted = [test] if isinstance(test, str) else list(test)
         study = screen.column("study")
         unknown = sorted(set(wanted) - set(study))
         if unknown or not wanted:
-            what = f"unknown study '{unknown[0]}'" if unknown else "no study was given"
-            fix = f"Name the studies to test on: {', '.join(sorted(set(study)))}."
+            what = f"unknown study '{unknown[0]}'" if unknown else "no test study"
+            fix = f"Choose from {', '.join(sorted(set(study)))}."
             raise InputError(what, code="unknown-study", fix=fix)
         part = np.where(np.isin(study, wanted), TEST, TRAIN)
         rest = np.flatnonzero(part == TRAIN)
@@ -193,13 +192,12 @@ class Split:
 
     @classmethod
     def named(cls, screen: Screen, sets: Sequence[Sequence[str]], parts: Sequence[str]) -> Split:
-        """Take over a split that names the part of each gene set: train, validation or test.
+        """Make a split from the part of each gene set: train, validation or test.
 
-        Sets that the screen lacks are ignored, and genotypes that are in no part are dropped.
+        Sets that the screen lacks are ignored, and genotypes without a part are dropped.
         """
-        strange = sorted(set(parts) - set(PARTS[:DROPPED]))
-        if strange:
-            what = f"'{strange[0]}' is not a part: train, validation or test"
+        for strange in sorted(set(parts) - set(PARTS[:DROPPED])):
+            what = f"unknown part '{strange}'; expected train, validation or test"
             raise InputError(what, code="unknown-part")
         sizes = np.array([len(genes) for genes in sets], dtype=np.int64)
         gene = screen.genes.resolve([name for genes in sets for name in genes])
@@ -216,12 +214,11 @@ class Split:
                 raise InputError(what, code="set-in-two-parts")
         part = np.array([PARTS.index(part_of.get(key, "dropped")) for key in ours.tolist()])
         without = int((part == DROPPED).sum())
-        notes = [f"{without:,} genotypes are in no part of the split and are left out."]
+        notes = [f"{without:,} genotypes are in no part of the split and are dropped."]
         options = {"validation": int("validation" in parts), "sets": len(sets)}
         return _made(screen, part, "named", 0, options, notes if without else ())
 
     def __len__(self) -> int:
-        """Return the number of rows of the screen."""
         return sum(len(getattr(self, name)) for name in PARTS)
 
     def __repr__(self) -> str:
@@ -267,7 +264,7 @@ class Split:
 
     @cached_property
     def checksum(self) -> str:
-        """The checksum of its rows, as the manifest of a saved split has it."""
+        """The checksum of its rows, as in the manifest of a saved split."""
         return store.checksum(self._tables())
 
     def _tables(self) -> dict[str, pa.Table]:
@@ -275,13 +272,12 @@ class Split:
         return {n: pa.table({c: pa.array(getattr(self, n))}) for n, c in columns.items()}
 
     def equals(self, other: Split) -> bool:
-        """Whether both put the same rows of the same screen into the same parts."""
         return self.screen_checksum == other.screen_checksum and all(
             np.array_equal(getattr(self, name), getattr(other, name)) for name in PARTS
         )
 
     def on(self, screen: Screen, was: Screen) -> Split:
-        """Return the same split of the same rows, of a screen that `was` over other genes."""
+        """Return the same split for a screen with other gene indices than it `was` made for."""
         self.check(was)
         place = screen.genes.resolve(was.genes.systematic)
         return replace(
@@ -292,14 +288,13 @@ class Split:
         )
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the split to a directory, all of it or nothing."""
         described = self.to_json()
         meta = {key: described[key] for key in ("method", "seed", "screen", "options", "notes")}
         store.write(path, "split", self._tables(), meta, overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], screen: Screen) -> Split:
-        """Read a split of a screen; one of another screen is refused."""
+        """Read a split; raise if it was made for another screen."""
         stored = store.read(path, "split")
         meta = dict(stored.meta)
         columns = {name: stored.parts[name][0].to_numpy() for name in (*PARTS, *_GENE_FACTS)}
@@ -309,15 +304,14 @@ class Split:
         return split
 
     def check(self, screen: Screen, where: str | os.PathLike[str] | None = None) -> None:
-        """Raise where this is not a split of the screen."""
+        """Raise if this is not a split of the screen."""
         if self.screen_checksum != screen.checksum or len(self) != len(screen):
-            what = f"this split of {len(self):,} genotypes was made of another screen"
-            fix = "Use the screen it was made of, or split this one again."
-            raise InputError(what, code="other-screen", where=where, fix=fix)
+            what = f"this split of {len(self):,} genotypes was made for another screen"
+            raise InputError(what, code="other-screen", where=where, fix="Split this screen again.")
 
 
 class Overlap(NamedTuple):
-    """How many of some distinct things (``of``) are also in training (``shared``)."""
+    """The number of distinct items (``of``) and how many of these are also in training."""
 
     shared: int
     of: int
@@ -337,11 +331,11 @@ class PartLeakage(NamedTuple):
     def __str__(self) -> str:
         there = {name: o for name, o in self._asdict().items() if o.of}
         shares = [f"{share_text(o.share)} of {o.of:,} {name}" for name, o in there.items()]
-        return listed(shares) or "nothing, as it is empty"
+        return listed(shares) or "nothing"
 
 
 class Leakage(NamedTuple):
-    """What the test part and the validation part of a split share with its training part."""
+    """What the test and validation parts of a split share with its training part."""
 
     test: PartLeakage
     validation: PartLeakage
@@ -391,8 +385,7 @@ def _made(
 
 
 def _counted(numbers: Ints) -> dict[str, int]:
-    values, counts = np.unique(numbers, return_counts=True)
-    return dict(zip(map(str, values.tolist()), counts.tolist(), strict=True))
+    return {str(number): n for number, n in sorted(Counter(numbers.tolist()).items())}
 
 
 def _gene_pairs(screen: Screen) -> Pairs:
@@ -421,10 +414,10 @@ def _connected(sets: Ints, pairs: Pairs) -> Ints:
 
 
 def _drawn(groups: Ints, fractions: Mapping[int, float], rng: np.random.Generator) -> Ints | None:
-    """Return the part of each genotype, or None where the groups are too large for the parts.
+    """Return the part of each genotype, or None if the groups are too large for the parts.
 
     `fractions` are the shares of the parts, in the order of drawing. At least one group is taken,
-    and none of more than twice as many genotypes as the smallest part.
+    and none with more than twice as many genotypes as the smallest part.
     """
     size = np.bincount(groups)
     wanted = {part: share * len(groups) for part, share in fractions.items() if share}
@@ -443,14 +436,14 @@ def _drawn(groups: Ints, fractions: Mapping[int, float], rng: np.random.Generato
 
 
 def _n_taken(sizes: Ints, wanted: float) -> int:
-    """Return how many of the first groups come nearest to so many rows: one or more, if any."""
+    """Return how many of the first groups come closest to `wanted` rows; at least 1, if any."""
     return 1 + int(np.argmin(np.abs(np.cumsum(sizes) - wanted))) if len(sizes) else 0
 
 
 def _drawn_apart(
     groups: Ints, pairs: Pairs, fractions: Mapping[int, float], rng: np.random.Generator
 ) -> Ints:
-    """Return the part of each genotype, those that share a pair with a drawn one dropped."""
+    """Return the part of each genotype; those that share a pair with a drawn one are dropped."""
     part = np.full(len(groups), TRAIN, dtype=np.int64)
     for number, share in fractions.items():
         left = np.flatnonzero(part == TRAIN)
@@ -468,11 +461,12 @@ def _drawn_apart(
 
 
 def _rng(seed: int, **shares: float) -> np.random.Generator:
-    """Return a generator, or raise where the seed or the shares of a split are not such."""
+    """Return a generator; raise if the seed or the shares of a split are invalid."""
     if seed < 0:
         raise InputError(f"seed is {seed}; it must be at least 0", code="invalid-number")
     if any(not 0 <= share < 1 for share in shares.values()) or sum(shares.values()) >= 1:
         said = ", ".join(f"{name}={share:g}" for name, share in shares.items())
-        what = f"{said}; expected shares from 0 to below 1 that leave some rows for training"
-        raise InputError(what, code="invalid-share")
+        raise InputError(
+            f"{said}; expected shares that add up to less than 1", code="invalid-share"
+        )
     return np.random.default_rng(seed)

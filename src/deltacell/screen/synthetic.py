@@ -1,4 +1,4 @@
-"""Synthetic screens with planted interactions, so that a model can be shown to learn something."""
+"""Synthetic screens with planted interactions, on which a model can be shown to learn."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PATHWAYS_IN_USE = 16
 
 @dataclass(frozen=True, eq=False)
 class Planted:
-    """The truth behind a synthetic screen: a function of sets of genes, not a sum over genes.
+    """The truth of a synthetic screen: a function of sets of genes, not a sum over genes.
 
     With H the pathways that a genotype S hits, its interaction is
 
@@ -48,12 +48,12 @@ class Planted:
     pathway: Ints  # of each gene, [n_genes]
     within: Doubles  # [n_pathways]
     between: Doubles  # symmetric, 0 where two do not back each other up, [n_pathways, n_pathways]
-    nuisance: Doubles  # what each gene adds to the score of any genotype, [n_genes]
+    nuisance: Doubles  # added by each gene to the score of any genotype, [n_genes]
     noise: float = _NOISE  # standard deviation over all measurements
 
     @classmethod
     def of(cls, cell: Cell, seed: int = 0) -> Planted:
-        """Return what the screen with this seed on this synthetic cell was drawn from."""
+        """Return the truth of the screen with this seed on this synthetic cell."""
         plan = plan_of(cell)
         rng = generator("screen", seed, "interactions")
         within = rng.uniform(*_WITHIN, plan.n_pathways)
@@ -79,10 +79,10 @@ class Planted:
 
 
 def redundancy_effect(cell: Cell, genotypes: Genotypes) -> Doubles:
-    """Return the truth behind a screen on the cell ``redundancy``, [batch].
+    """Return the truth of a screen on the cell ``redundancy``, [batch].
 
-    A set of two or more deletions has an interaction of -0.3 for each gene that hears over the
-    relation ``routes`` from exactly these genes: together they cut all routes to it.
+    A set of two or more deletions has an interaction of -0.3 for each gene whose sources in the
+    relation ``routes`` are exactly these genes: together they cut all routes to it.
     """
     routes = cell.relation(ROUTES)
     sources = np.split(routes.indices, routes.indptr[1:-1])
@@ -92,12 +92,12 @@ def redundancy_effect(cell: Cell, genotypes: Genotypes) -> Doubles:
 
 
 def synthetic_screen(cell: Cell, *, n: int | None = None, seed: int = 0) -> Screen:
-    """Return a synthetic screen of crosses, query strains with an array, on a synthetic cell.
+    """Return a synthetic screen of crosses of query strains with an array, on a synthetic cell.
 
-    On the cell ``redundancy`` it is pairs of its sources, and the truth is `redundancy_effect`. On
-    the others it is `Planted`: queries of one gene or two and an array from 16 pathways that back
-    each other up in turn, so that about a sixth of the crosses is planted and most planted sets
-    stay untested. Three in a hundred rows repeat another row's genotype.
+    On the cell ``redundancy`` it contains pairs of sources, and the truth is `redundancy_effect`.
+    On the others the truth is `Planted`: queries of one gene or two and an array from 16 pathways
+    that back each other up in turn, so that about a sixth of the crosses is planted and most
+    planted sets stay untested. 3 % of the rows repeat the genotype of another row.
     """
     of_routes = (cell.synthetic_recipe or {}).get("name") == REDUNDANCY
     genotypes, coverage, columns = (_source_pairs if of_routes else _crosses)(cell, n, seed)
@@ -243,9 +243,8 @@ def _query_order(
 
 def _check_room(distinct: int, room: int) -> None:
     if not 1 <= distinct <= room:
-        what = f"{distinct} rows were asked for, and this cell has room for 1 to {room}"
-        fix = "Ask for fewer, or take a cell with more genes."
-        raise InputError(what, code="no-room", fix=fix)
+        what = f"cannot make {distinct} rows; this cell has room for 1 to {room}"
+        raise InputError(what, code="no-room")
 
 
 def _per_gene(cell: Cell, seed: int, part: str) -> Doubles:

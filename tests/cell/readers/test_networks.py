@@ -60,7 +60,7 @@ def test_genes_that_do_not_resolve_are_an_error(pairs, code, line, names, genes,
     assert (error.line, [*error.fields.values()]) == (line, [names])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from("ABCDX?"), st.sampled_from("ABCDX?")), max_size=30),
     st.booleans(),

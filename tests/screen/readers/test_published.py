@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from deltacell.screen.readers import SCREEN_READERS
-from deltacell.screen.readers.written import GeneColumn, deleted_genes, perturbation_of
+from deltacell.screen.readers.written import GeneColumn, deleted_genes
 from deltacell.table import File, Table
 
 HEADER_2018 = (
@@ -247,8 +247,10 @@ def test_allele_name_tells_perturbation():
         "ts": ("gaa1-ts", "nse5-ts4"),
         "damp": ("PTA1_damp",),
     }.items():
-        for allele in alleles:
-            assert perturbation_of(allele) == perturbation
+        frame = pl.DataFrame({"gene": ["YAL063C"] * len(alleles), "allele": alleles})
+        table = Table(frame, np.arange(len(alleles)), Path(), "")
+        deleted = deleted_genes(table, [GeneColumn("gene", alleles="allele")])
+        assert set(deleted["perturbation"]) == {perturbation}
 
 
 @pytest.mark.parametrize("kind", KINDS)

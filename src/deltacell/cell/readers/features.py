@@ -1,4 +1,4 @@
-"""Features: tables of numbers with one row per gene or strain, and AnnData."""
+"""Features: tables of numbers with one row per gene or strain."""
 
 from __future__ import annotations
 
@@ -26,10 +26,8 @@ from deltacell.counts import Counts, Source
 from deltacell.errors import InputError
 from deltacell.table import HEADER_WITHIN, MISSING, File, Sheet, Table, is_number, numbers_of
 
-#: Why a row is not one of its own: the values of a gene's rows become their mean.
-MERGED = "merged with another row of its gene"
-#: Why a row is left out that has a gene and no number.
-NO_VALUE = "no value"
+#: Reasons why a row is not counted: rows of one gene are averaged; a row has no number.
+MERGED, NO_VALUE = "merged with another row of its gene", "no value"
 
 _GENE_NAME = re.compile(r"[A-Za-z][\w.:@'()\u0394\u2206,-]*")
 _STANDARD_NAME = re.compile(r"[A-Za-z]{3}\d{1,3}(?:[_-].*)?[\u0394\u2206]?")
@@ -39,7 +37,7 @@ _OF_A_GENE, _OF_AN_ALLELE, _ONE_OF_SEVERAL, _PANDAS_INDEX = (
 
 
 class NoFeatureError(InputError):
-    """A table that has the form of a feature and holds none for this cell."""
+    """A table that looks like a feature but has no values for the genes of this cell."""
 
 
 def _find(file: File) -> tuple[Sheet, int] | None:
@@ -53,10 +51,10 @@ def _find(file: File) -> tuple[Sheet, int] | None:
 
 
 def _is_feature(header: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether a header and the rows below it are those of a feature.
+    """Whether a header and the rows below it form a feature.
 
-    The genes are a column that is called so or has names of yeast in it; others may name the same
-    gene. A table with two genes in a row is a network or a screen and never a feature.
+    The gene column is recognised by its header or by the names of yeast genes in it; others may
+    name the same gene. A table with two genes per row is a network or a screen, not a feature.
     """
     below = [row for row in rows if len(row) == len(header) and any(row)]
     if not below or len(below) * 2 < len(rows):
@@ -69,7 +67,7 @@ def _is_feature(header: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
             numbers.append(i)
         elif fields and _may_be_genes(header[i], fields):
             named.append(i)
-    # A number may be a dose in the header of a column, or a value if there is no header.
+    # A number in the header may be a dose, or a value if there is no header.
     called_so = any(_OF_A_GENE.fullmatch(header[i]) for i in named)
     return bool(
         numbers
@@ -92,7 +90,7 @@ def _is_gene_like(name: str) -> bool:
 
 
 def _are_two_genes(header: Sequence[str], columns: Sequence[Sequence[str]], i: int, j: int) -> bool:
-    """Whether two columns of names cannot be two names of one gene."""
+    """Whether two columns cannot be two names of the same gene."""
     both = ((a, b) for a, b in zip(columns[i], columns[j], strict=True) if a and b)
     pairs = [(bare_name(a), bare_name(b)) for a, b in both]
     sides = list(zip(*pairs, strict=True))
@@ -104,7 +102,7 @@ def _are_two_genes(header: Sequence[str], columns: Sequence[Sequence[str]], i: i
         return False
     if not any(are_systematic):
         return differ
-    # A systematic and another name: each of either has to go with one of the other.
+    # One column is systematic, the other is not: the names must match one to one.
     return any(len(set(side)) < len(set(pairs)) for side in sides)
 
 
@@ -119,15 +117,15 @@ def _read(
 def feature_of(
     table: Table, genes: Genes, on_unknown: OnUnresolved, other_sheets: Sequence[str] = ()
 ) -> tuple[Feature, Source]:
-    """Make a feature of the columns of numbers, and account for every row.
+    """Make a feature of the numeric columns, and account for every row.
 
     Rows of one gene, such as its strains, are averaged column by column, ignoring missing values.
-    Columns of text and of one value are left out and listed in the notes; text among numbers is
-    bad. Of the columns with names, the one with the most genes of the cell is used.
+    Text and constant columns are omitted and listed in the notes; text among numbers is an error.
+    The gene column is the one that names the most genes of the cell.
     """
     numbers, texts, left_out = _columns(table)
     if not numbers or not texts:
-        raise _no_feature("no-value", "it has no column of names, or none of numbers", table)
+        raise _no_feature("no-value", "it has no column of names or no column of numbers", table)
     gene = _gene_column(table, texts, genes)
     values = np.stack([*numbers.values()], axis=1).astype(np.float32)
     unnamed = (table.frame[gene] == "").to_numpy()
@@ -141,7 +139,7 @@ def feature_of(
     known = index >= 0
     varies = np.array([len(np.unique(one[~np.isnan(one)])) > 1 for one in values[known].T])
     if not known.any():
-        what = f"none of its {len(names):,} rows names a gene of the cell; first '{names[0]}'"
+        what = f"none of its {len(names):,} rows names a gene of the cell, first '{names[0]}'"
         raise _no_feature("no-gene-of-the-cell", what, table)
     if not varies.any():
         raise _no_feature("constant-feature", "no column has two different values", table)
@@ -174,7 +172,7 @@ def feature_of(
 
 
 def _columns(table: Table) -> tuple[dict[str, Doubles], list[str], dict[str, list[str]]]:
-    """Return the columns of numbers and of text, and others by why they are left out."""
+    """Return the numeric columns, the text columns, and others by the reason to omit them."""
     numbers: dict[str, Doubles] = {}
     texts, left_out = [], defaultdict(list)
     for series in table.frame:
@@ -195,12 +193,12 @@ def _columns(table: Table) -> tuple[dict[str, Doubles], list[str], dict[str, lis
 
 
 def _no_feature(code: str, what: str, table: Table) -> NoFeatureError:
-    fix = "Name the genes by systematic name, standard name or alias, and give them numbers."
+    fix = "Name the genes by systematic name, standard name or alias, and add columns of numbers."
     return NoFeatureError(what, code=code, where=table.path, fix=fix)
 
 
 def _gene_column(table: Table, texts: Sequence[str], genes: Genes) -> str:
-    """Return the column that names the most genes; two genes in a row are refused."""
+    """Return the column that names the most genes; raise if rows name two genes."""
     index = {name: resolve_strains(genes, table.frame[name]) for name in texts}
     best = max(index, key=lambda name: int((index[name] >= 0).sum()))
     for name, other in index.items():
@@ -208,17 +206,17 @@ def _gene_column(table: Table, texts: Sequence[str], genes: Genes) -> str:
         differ = both & (index[best] != other)
         if 2 * both.sum() >= len(table) and 20 * differ.sum() > both.sum():
             line = table.lines[int(np.argmax(differ))]
-            what = f"its columns '{best}' and '{name}' name two genes per row, first in line {line}"
+            what = f"columns '{best}' and '{name}' name two genes per row, first in line {line}"
             raise _no_feature("two-genes-per-row", what, table)
     return best
 
 
 def _merged(values: Floats, index: Ints, n_genes: int) -> Floats:
-    """Return the mean of the present values of each gene's rows, whatever their order."""
+    """Return the mean of each gene's rows without missing values, independent of their order."""
     matrix = np.full((n_genes, values.shape[1]), np.nan, dtype=np.float32)
     matrix[index] = values
     for gene in np.flatnonzero(np.bincount(index) > 1):
-        # Sums are rounded, so values are added in ascending order.
+        # Sums depend on the order, so values are added in ascending order.
         own = np.sort(values[index == gene], axis=0).astype(np.float64)
         present = (~np.isnan(own)).sum(axis=0)
         matrix[gene] = np.where(present, np.nansum(own, axis=0) / np.maximum(present, 1), np.nan)

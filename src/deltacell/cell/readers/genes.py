@@ -1,4 +1,4 @@
-"""Files of genes: SGD's features, STRING's names of proteins, and tables of any organism."""
+"""Gene files: SGD features, STRING protein names, and tables of any organism."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deltacell.cell.genes import Genes
 from deltacell.cell.readers.names import HEADERS, pattern, table_reader, with_header, without_header
 from deltacell.cell.readers.networks import orf_names
 from deltacell.counts import Counts, Source
-from deltacell.table import File, Sheet, Table, is_missing
+from deltacell.table import File, Sheet, Table, present
 
 _GENE_TYPES = ("ORF", "pseudogene", "blocked_reading_frame", "transposable_element_gene")
 _SGD = (
@@ -29,12 +29,11 @@ _WORDS = {key: pattern("genes", key) for key in HEADERS["genes"]}
 
 
 def _is_sgd(sheet: Sheet) -> bool:
-    """Whether one of the first rows has an SGDID and 16 columns; there may be a header above."""
+    """Whether one of the first rows has an SGDID and 16 columns."""
     return any(len(row) == len(_SGD) and re.match(_SGDID, row[0]) for row in sheet.rows[:3])
 
 
 def _read_sgd(table: Table) -> tuple[Genes, Source]:
-    """Return the features that are genes; all others are counted by type."""
     sgdid, kinds = table.frame["sgdid"], table.frame["type"]
     table.bad("not an SGDID such as S000002635", "sgdid", ~sgdid.str.contains(_SGDID))
     is_gene = kinds.is_in(_GENE_TYPES)
@@ -48,8 +47,7 @@ def _read_sgd(table: Table) -> tuple[Genes, Source]:
 
 
 def _read_info(table: Table) -> tuple[Genes, Source]:
-    """Return the proteins' genes; the preferred name is the standard name."""
-    # Its mark of a comment is left where other columns precede it.
+    # The header begins with "#" unless other columns precede it.
     protein = next(name for name in table.frame.columns if name.endswith("string_protein_id"))
     systematic, standard = orf_names(table, protein), table.frame["preferred_name"]
     same = systematic.str.to_uppercase() == standard.str.to_uppercase()
@@ -72,11 +70,8 @@ def _find_table(file: File) -> Callable[[], Table] | None:
 
 def _table(sheet: Sheet, places: Mapping[str, int]) -> Table:
     table = sheet.below(0)
-    columns = {key: table.frame.to_series(i) for key, i in places.items()}
-    present = {
-        key: column.set(pl.Series(is_missing(column)), "") for key, column in columns.items()
-    }
-    return replace(table, frame=pl.DataFrame(present))
+    columns = {key: present(table.frame.to_series(i)) for key, i in places.items()}
+    return replace(table, frame=pl.DataFrame(columns))
 
 
 def _genes(
@@ -86,10 +81,10 @@ def _genes(
     dropped: Mapping[str, int] | None = None,
     notes: Mapping[str, int] | None = None,
 ) -> tuple[Genes, Source]:
-    """Return the genes in the file's order, with what became of every row.
+    """Return the genes in the order of the file, and account for every row.
 
-    Rows without a systematic name and further rows of a gene, such as its transcripts, are left
-    out and counted. A gene may be written with its end first.
+    Rows without a systematic name and further rows of a gene, such as its transcripts, are dropped
+    and counted. Start and end may be swapped.
     """
     named = table.frame["systematic"] != ""
     kept = named & table.frame["systematic"].str.to_uppercase().is_first_distinct()
@@ -124,7 +119,7 @@ def _genes(
     return genes, source
 
 
-#: The first that recognises a file of a folder names the genes.
+#: The first reader that recognises a file of a folder provides the genes.
 GENE_READERS = (
     table_reader("sgd_features", "genes", without_header(_SGD, _is_sgd), _read_sgd),
     table_reader("string_info", "genes", with_header(*_INFO), _read_info),

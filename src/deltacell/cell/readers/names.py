@@ -1,4 +1,4 @@
-"""What the readers share: what a reader is, tables with a known header, and gene names."""
+"""Shared by all readers: the class `Reader`, tables with a known header, and gene names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HEADERS: dict[str, Any] = tomllib.loads(
     Path(__file__).with_name("headers.toml").read_text(encoding="utf-8")
 )
 
-#: What marks a deletion: rad52Δ, rad52-delta, rad52Δ::kanMX, Δrad52.
+#: The marks of a deletion: rad52Δ, rad52-delta, rad52Δ::kanMX, Δrad52.
 DELETED = r"(?i)^[\u0394\u2206](?=\w)|(?:[-_ ]?[\u0394\u2206\u03b4]|[-_ ]delta)?(?:::\w+)?$"
 
 _NAMED_AT_MOST = 5
@@ -37,26 +37,26 @@ _PARTS = {
     "TAIL": "(strain|systematic|orf|locus|tag|symbol|gene|name|id)*",
     "GREEK": "(ε|epsilon|eps|τ|tau|epsilonortau|π|pi)",
 }
-# What follows the gene in a strain ID (YAL001C_tsq508) or marks its deletion.
+# The suffix of a strain ID (YAL001C_tsq508) or the mark of a deletion.
 _STRAIN = r"(?:_.*|[\u0394\u2206])$"
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A source format: how it is recognised, and what is made of a file."""
+    """A source format: how to recognise it, and how to read it."""
 
     name: str
     gives: str  # genes, edges, metabolism, terms, feature, screens, …
-    find: Callable[[File], Any]  # what `make` takes; nothing if the file has another format
+    find: Callable[[File], Any]  # returns the argument of `make`; falsy for other formats
     make: Callable[..., Any]
-    fix: str | None = None  # what to do about a file that is not of this format
+    fix: str | None = None  # a hint for files that do not have this format
 
     def read(
         self, path: str | os.PathLike[str], columns: Sequence[ColumnNames] = (), **options: Any
     ) -> Any:
         found = self.find(File(path, columns))
         if not found:
-            what = f"the file is empty or does not have the format '{self.name}'"
+            what = f"the file is empty or not in the format '{self.name}'"
             raise InputError(what, code="other-format", where=path, fix=self.fix)
         return self.make(found, **options)
 
@@ -66,9 +66,10 @@ def table_reader(name: str, gives: str, find: Find, make: Callable[..., Any]) ->
 
 
 def with_header(*columns: str, alone: bool = False, any_of: Sequence[str] = ()) -> Find:
-    """Find the table below a header that has these columns among others, or `alone`.
+    """Find the table below a header with these columns (and no others, if `alone`).
 
-    Of `any_of`, if given, it has at least one. In a text it is one of the first three rows.
+    If `any_of` is given, at least one of these is required. In a text file, the header must be in
+    the first three rows.
     """
 
     def find(file: File) -> Callable[[], Table] | None:
@@ -83,8 +84,6 @@ def with_header(*columns: str, alone: bool = False, any_of: Sequence[str] = ()) 
 
 
 def without_header(columns: Sequence[str], fits: Callable[[Sheet], bool]) -> Find:
-    """Find the table whose columns have no header, by its first rows."""
-
     def find(file: File) -> Callable[[], Table] | None:
         sheet = next((sheet for sheet in file.sheets if fits(sheet)), None)
         return None if sheet is None else partial(sheet.below, None, names=columns, quotes=False)
@@ -93,7 +92,7 @@ def without_header(columns: Sequence[str], fits: Callable[[Sheet], bool]) -> Fin
 
 
 def pattern(kind: str, column: str) -> re.Pattern[str]:
-    """Return what the words for a column of a kind of table match, ignoring case."""
+    """Return the pattern of the headers of a column, for a kind of table, ignoring case."""
     written = "|".join(HEADERS[kind][column])
     for word, meant in _PARTS.items():
         written = written.replace(word, meant)
@@ -101,7 +100,7 @@ def pattern(kind: str, column: str) -> re.Pattern[str]:
 
 
 def stem_of(file_name: str) -> str:
-    """Return a file's name without its ending and that of its compression."""
+    """Return a file's name without its suffix and that of its compression."""
     return PurePath(re.sub(r"\.(gz|zip)$", "", file_name, flags=re.IGNORECASE)).stem
 
 
@@ -111,12 +110,12 @@ def is_systematic(name: str) -> bool:
 
 
 def bare_name(written: str) -> str:
-    """Return a name in capitals, without the number of its strain and what marks a deletion."""
+    """Return a name in capitals, without the suffix of a strain and the mark of a deletion."""
     return re.sub(DELETED, "", written.strip()).split("_")[0].upper()
 
 
 def in_capitals(name: str) -> str:
-    """Return a systematic name in capitals, and any other name as it is."""
+    """Return a systematic name in capitals, and any other name unchanged."""
     return name.upper() if is_systematic(name) else name
 
 
@@ -128,7 +127,7 @@ def names_in(table: Table, column: str) -> pl.Series:
 
 
 def resolve_strains(genes: Genes, names: pl.Series) -> Ints:
-    """Look up genes by name or by the ID of a strain, such as ``YBR160W_dma12``."""
+    """Look up genes by name or by strain ID, such as ``YBR160W_dma12``."""
     index = genes.resolve(names)
     unknown = index == UNKNOWN
     bare = names.filter(pl.Series(unknown)).str.replace(_STRAIN, "")
@@ -139,7 +138,7 @@ def resolve_strains(genes: Genes, names: pl.Series) -> Ints:
 def account_for_names(
     names: pl.Series, index: Ints, on_unknown: OnUnresolved, path: Path, lines: Ints | None = None
 ) -> tuple[dict[str, int], dict[str, str]]:
-    """Count the names that were not found by reason, and name them for the notes of a source.
+    """Return the number of names that were not found, by reason, and notes that list them.
 
     With the policy ``error``, raise if there are any.
     """
@@ -154,14 +153,12 @@ def account_for_names(
 def names_not_found(
     notes: Mapping[str, str], rows: str, path: Path, line: int | None
 ) -> GeneNameError:
-    """Return the error of rows whose names were not found, with all of `unresolved_notes`."""
-    named = text_of_notes(notes)
     return GeneNameError(
-        f"{rows} name genes that the cell does not know or that are ambiguous ({named})",
+        f"{rows} have unknown or ambiguous gene names ({text_of_notes(notes)})",
         code="unknown-gene" if "unknown_genes" in notes else "ambiguous-gene",
         where=path,
         line=line,
-        fix="Give systematic names, drop such rows, or add the genes to the cell.",
+        fix="Use systematic names, drop such rows, or add the genes to the cell.",
         **notes,
     )
 

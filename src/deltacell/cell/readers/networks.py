@@ -1,7 +1,6 @@
-"""Networks: edges as a file writes them, and the way from there to a relation.
+"""Network files: STRING links, actions and adjacency lists, BioGRID, YEASTRACT, TFLink, edge lists.
 
-The formats are those of STRING (links, actions and adjacency lists), BioGRID, YEASTRACT, TFLink and
-plain edge lists: two genes per row, and perhaps a weight.
+A plain edge list has two genes per row, and optionally a weight.
 """
 
 from __future__ import annotations
@@ -47,32 +46,28 @@ _GENE_WORD, _NODE, _WEIGHT = (pattern("edges", word) for word in ("gene", "node"
 
 @dataclass(frozen=True)
 class NamedEdges:
-    """The edges of one relation with their genes' names as written, not yet resolved."""
+    """The edges of one relation with gene names as in the file, not yet resolved."""
 
     name: str
-    frame: pl.DataFrame  # source, target, line and, if there is one, weight
+    frame: pl.DataFrame  # source, target, line and optionally weight
     path: Path
     sha256: str
     reader: str
     directed: bool = False
     notes: Mapping[str, int | str] = field(default_factory=dict)
-    left_out: Mapping[str, int] = field(default_factory=dict)  # rows that are not edges, by reason
+    left_out: Mapping[str, int] = field(default_factory=dict)  # number of dropped rows, by reason
 
     @property
     def gene_names(self) -> list[str]:
-        """The distinct names; of those that differ only in case, the first."""
+        """The distinct names, ignoring case, as first written."""
         names = pl.concat([self.frame["source"], self.frame["target"]]).unique(maintain_order=True)
         return names.filter(names.str.to_uppercase().is_first_distinct()).to_list()
 
     def on(self, genes: Genes, on_unknown: OnUnresolved = "error") -> tuple[Relation, Source]:
-        """Look up the names and return the relation, with what became of every row.
-
-        Rows the reader left out, rows whose genes are not found, self loops, duplicates and the
-        second writing of undirected edges are counted by reason.
-        """
+        """Look up the names and return the relation; dropped rows are counted by reason."""
         frame = self.frame
         source, target = (genes.resolve(frame[end]) for end in ("source", "target"))
-        # Unknown is -1 and ambiguous -2, and an unknown gene counts before an ambiguous one.
+        # A row with an unknown (-1) and an ambiguous gene (-2) counts as unknown.
         worst = np.where((source == -1) | (target == -1), -1, np.minimum(source, target))
         first = frame["source"].zip_with(pl.Series(source == worst), frame["target"])
         lines, found = frame["line"].to_numpy(), worst >= 0
@@ -114,7 +109,7 @@ def _biogrid(table: Table) -> _Made:
 
 
 def _yeastract(table: Table) -> _Made:
-    """Yield the edges from regulator to target, weighted by the kinds of evidence that are 1."""
+    """Yield the edges from regulator to target, weighted by the number of kinds of evidence."""
     ends = "tf_orf", "target_orf"
     kinds = [column for column in table.frame.columns if column not in ends]
     evidence = np.array([_is(table, kind, "1", "0") for kind in kinds], dtype=np.float64)
@@ -127,8 +122,8 @@ def _yeastract(table: Table) -> _Made:
 def _tflink(table: Table) -> _Made:
     """Yield the edges from factor to target.
 
-    A protein that several genes encode has their names joined by ``;``; such a row gives an edge
-    for each of them, and each counts as read. A row that has ``-`` for a name is left out.
+    A protein encoded by several genes has names joined by ``;``; such a row gives one edge per
+    gene, and each counts as read. Rows with ``-`` as a name are dropped.
     """
     factor, target = (names_in(table, c).str.split(";") for c in ("Name.TF", "Name.Target"))
     edges = _frame(table, factor, target).explode("source").explode("target")
@@ -141,8 +136,7 @@ def _tflink(table: Table) -> _Made:
 def _detailed(table: Table) -> _Made:
     """Yield one undirected relation per channel, ``string_<channel>``, of the pairs above 0.
 
-    The channel ``textmining`` is not read, since it has read the papers that screens are
-    published in.
+    The channel ``textmining`` is not read: it is derived from the papers that publish screens.
     """
     frame = _frame(table, orf_names(table, "protein1"), orf_names(table, "protein2"))
     for channel in CHANNELS:
@@ -151,7 +145,7 @@ def _detailed(table: Table) -> _Made:
 
 
 def _physical(table: Table) -> _Made:
-    # The full network has the same columns, and only the file's name shows which one it is.
+    # The full network has the same columns; only the file name tells them apart.
     name = "string_combined" if "protein.links" in table.path.name else "physical"
     ends = orf_names(table, "protein1"), orf_names(table, "protein2")
     yield name, _frame(table, *ends, weight=_scores(table, "combined_score")), {}
@@ -161,7 +155,7 @@ def _actions(table: Table) -> _Made:
     """Yield one relation per mode, ``action_<mode>``, which is directed if any of its rows is.
 
     A row ``a, b`` is the edge a -> b. A directional row in which b acts on a repeats the row
-    ``b, a`` and is left out; a pair that is not directional is written both ways round.
+    ``b, a`` and is dropped; a pair that is not directional is listed in both directions.
     """
     table.bad("no mode", "mode", table.frame["mode"] == "")
     ends = orf_names(table, "item_id_a"), orf_names(table, "item_id_b")
@@ -178,19 +172,19 @@ def _actions(table: Table) -> _Made:
 
 
 def _are_numbered(sheet: Sheet) -> bool:
-    """Whether rows are two whole numbers and a score; below a header, if the name says so too."""
+    """Whether rows are two integers and a score; a header is allowed in an adjacency file."""
     has_header = "adjacency" in sheet.file.path.name.lower()
     rows = [len(row) == 3 and row[0].isdigit() and row[1].isdigit() for row in sheet.rows]
     return sheet.separator == "\t" and (rows[0] or (has_header and any(rows)))
 
 
 def _adjacency(table: Table) -> _Made:
-    """Yield the one relation of the file, ``string_<channel>`` after the file's name."""
+    """Yield the relation ``string_<channel>``, named after the file."""
     beside = (other for other in sorted(table.path.parent.iterdir()) if other.is_file())
     lists = [other for other in beside if other != table.path and _is_gene_list(other)]
     if len(lists) != 1:
-        what = f"genes are line numbers of a gene list, and the folder holds {len(lists)}"
-        fix = "Keep the gene list of this file in its folder, one systematic name per line."
+        what = f"its genes are lines of a gene list; expected one in the folder, found {len(lists)}"
+        fix = "Put the gene list into the folder, one systematic name per line."
         raise InputError(what, code="no-gene-list", where=table.path, fix=fix)
     genes = pl.Series(string_genes.read(lists[0]), dtype=pl.String)
     ends = []
@@ -219,13 +213,12 @@ def _find_genes(file: File) -> File | None:
 
 
 def _read_genes(file: File) -> list[str]:
-    """Return the names of a gene list in order, so that line ``i`` is at ``i - 1``."""
     table = file.lines()
     names = table.frame["text"].str.strip_chars()
     shifted = table.lines != np.arange(1, len(table) + 1)
     again = ~names.str.to_uppercase().is_first_distinct()
     wrong = again.to_numpy() | shifted | names.str.contains(r"\s|^$").to_numpy()
-    table.bad("not one new name, right below the line before,", "text", wrong)
+    table.bad("blank line, several names or a repeated name", "text", wrong)
     table.refuse()
     return names.to_list()
 
@@ -236,7 +229,7 @@ def orf_names(table: Table, column: str) -> pl.Series:
 
 
 def _scores(table: Table, column: str) -> Doubles:
-    """Return a column of scores of up to 1000 as numbers from 0 to 1."""
+    """Return a column of scores from 0 to 1000, divided by 1000."""
     written = table.numbers(column, required=True)
     wrong = (written < 0) | (written > 1000)
     table.bad(f"column '{column}' is not between 0 and 1000", column, wrong)
@@ -244,14 +237,13 @@ def _scores(table: Table, column: str) -> Doubles:
 
 
 def _is(table: Table, column: str, yes: str, no: str) -> Bools:
-    """Return which rows of a column are `yes`; all others have to be `no`."""
+    """Return which rows of a column are `yes`; all others must be `no`."""
     written = table.frame[column]
     table.bad(f"column '{column}' is neither {yes} nor {no}", column, ~written.is_in([yes, no]))
     return (written == yes).to_numpy()
 
 
 string_genes = Reader("string_genes", "numbers of genes", _find_genes, _read_genes)
-#: The first that recognises a file reads it.
 EDGE_READERS = (
     _reader("string_detailed", with_header("protein1", "protein2", *CHANNELS), _detailed),
     _reader("string_physical", with_header(*_LINK, alone=True), _physical),
@@ -265,14 +257,14 @@ EDGE_READERS = (
 )
 
 
-#: A sheet, the row of its header, and the columns of source, target and perhaps weight.
+#: A sheet, the row of its header, and the columns of source, target and optionally weight.
 _Form = tuple[Sheet, int | None, tuple[int, ...]]
 
 
 def unclear(file: File) -> tuple[str, list[str], str] | None:
     """Return why a table of gene, gene and number is not read as a network, and its columns.
 
-    Its number may be the score of a screen, which a model must not see as a network.
+    Its number may be the score of a screen, which must not be used as a network.
     """
     for sheet in file.sheets:
         for at, header, _ in sheet.headers:
@@ -287,7 +279,6 @@ def unclear(file: File) -> tuple[str, list[str], str] | None:
 
 
 def _read_lists(forms: Sequence[_Form]) -> list[NamedEdges]:
-    """Return the relation of each form; rows without a weight are left out and counted."""
     found = []
     for sheet, at, columns in forms:
         table, name = sheet.below(at), stem_of(sheet.file.path.name)
@@ -300,10 +291,10 @@ def _read_lists(forms: Sequence[_Form]) -> list[NamedEdges]:
 def edges_of(
     table: Table, columns: Sequence[str], name: str, reader: str, *, directed: bool = False
 ) -> NamedEdges:
-    """Return the edges of two columns of genes and perhaps one of weights."""
+    """Return the edges of two gene columns and an optional weight; rows without one are dropped."""
     source, target, *weight = columns
     for column in (source, target):
-        table.bad(f"column '{column}' holds no gene name", column, is_missing(table.frame[column]))
+        table.bad(f"no gene name in column '{column}'", column, is_missing(table.frame[column]))
     numbers = {"weight": table.numbers(weight[0])} if weight else {}
     table.refuse()
     frame = _frame(table, table.frame[source], table.frame[target], **numbers)
@@ -315,7 +306,7 @@ def edges_of(
     return NamedEdges(name, kept, *file, directed, table.notes, left_out)
 
 
-def _as_told(sheet: Sheet) -> _Form | None:
+def _by_names(sheet: Sheet) -> _Form | None:
     for names in sheet.file.columns:
         found = names.find(sheet) if "weight" in names.names else None
         if found is not None:
@@ -347,7 +338,7 @@ def _by_words(sheet: Sheet) -> _Form | None:
 
 
 def _without_header(sheet: Sheet) -> _Form | None:
-    """Return the form of two or three columns without a weight below 0, as scores have."""
+    """Return the form of two or three columns; a negative number means that it is a score."""
     width = len(sheet.rows[0])
     if width not in (2, 3) or (sheet.separator in (" ", "") and len(sheet.rows) < 2):
         return None
@@ -359,7 +350,7 @@ def _without_header(sheet: Sheet) -> _Form | None:
 
 
 def _are_edges(rows: Sequence[Sequence[str]], width: int, separator: str) -> bool:
-    """Whether of ten rows eight are edges; those without their number count if another has one."""
+    """Whether 80 % of the rows are edges; a missing weight is accepted if another row has one."""
     pairs = [
         row[2:]
         for row in rows
@@ -372,5 +363,5 @@ def _are_edges(rows: Sequence[Sequence[str]], width: int, separator: str) -> boo
     return whole > 0 and len(rows) - whole - absent <= wrong_at_most
 
 
-_WAYS = _as_told, _by_words, _without_header
+_WAYS = _by_names, _by_words, _without_header
 edge_list = Reader("edge_list", "edges", lambda file: file.forms(_WAYS), _read_lists)

@@ -20,7 +20,7 @@ from deltacell.counts import Counts, Source
 from deltacell.errors import InputError, need
 from deltacell.table import File, open_text
 
-# The names of KEGG's maps by number, without overviews (01100 to 01299).
+# The names of KEGG pathway maps by number, without overviews (01100 to 01299).
 _KEGG: dict[str, str] = dict(
     line.split("\t")
     for line in Path(__file__).with_name("kegg_pathways.tsv").read_text("utf-8").splitlines()
@@ -29,7 +29,7 @@ _TRY = "import libsbml, sys; libsbml.readSBMLFromString(sys.stdin.buffer.read().
 
 
 class WrittenMetabolism(NamedTuple):
-    """A metabolic model with its genes' names as written, not yet resolved."""
+    """A metabolic model with gene names as in the file, not yet resolved."""
 
     parts: Mapping[str, Any]  # arguments of Metabolism.build
     gene_names: list[str]
@@ -38,7 +38,7 @@ class WrittenMetabolism(NamedTuple):
     notes: Mapping[str, int | str]
 
     def on(self, genes: Genes, on_unknown: OnUnresolved = "error") -> tuple[Metabolism, Source]:
-        """Return the metabolism of a cell with the given genes; what is counted are the genes."""
+        """Return the metabolism of a cell with the given genes; the counts are of genes."""
         names = pl.Series(self.gene_names, dtype=pl.String)
         index = genes.resolve(names)
         dropped, unresolved = account_for_names(names, index, on_unknown, self.path)
@@ -49,7 +49,6 @@ class WrittenMetabolism(NamedTuple):
 
 
 def _read(file: File) -> WrittenMetabolism:
-    """Read a model, plain or compressed; what cobra rejects, also of a rule, is an error."""
     data, sha256 = open_text(file.path)
     model = _cobra_model(file.path, data)
     if not model.reactions:
@@ -78,7 +77,7 @@ def _read(file: File) -> WrittenMetabolism:
 
 
 def _pathways(model: Any) -> list[list[str]]:
-    """Return the pathways of each reaction: its groups, subsystem and maps of KEGG."""
+    """Return the pathways of each reaction: its groups, subsystem and KEGG maps."""
     found: dict[str, set[str]] = {reaction.id: set() for reaction in model.reactions}
     for group in model.groups:
         for member in group.members:
@@ -106,15 +105,15 @@ def _cobra_model(path: Path, data: bytes) -> Any:
             warnings.simplefilter("ignore")
             warnings.filterwarnings("error", "Malformed gene_reaction_rule")
             written = data.decode("utf-8-sig", errors="replace")
-            # libSBML ends the process on some damaged files, so it tries in one of its own first.
-            # -P: a module in the working directory is not imported.
+            # libSBML crashes on some damaged files, so it is tried in another process first.
+            # -P: do not import modules from the working directory.
             words, silent = [sys.executable, "-P", "-c", _TRY], subprocess.DEVNULL
             tried = subprocess.run(words, input=written.encode(), stdout=silent, stderr=silent)
             if tried.returncode < 0:
                 raise ValueError("libSBML crashed")
             return cobra.io.read_sbml_model(written)
     except Exception as error:
-        # cobra wraps whatever goes wrong in a general hint; the reason is what it wrapped.
+        # cobra wraps errors in a general hint; the reason is the cause.
         what = f"cobra cannot read it: {str(error.__cause__ or error).strip().splitlines()[0]}"
         fix = "Check the file with cobra.io.validate_sbml_model."
         raise InputError(what, code="not-sbml", where=path, fix=fix) from error

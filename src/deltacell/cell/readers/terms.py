@@ -27,7 +27,7 @@ from deltacell.cell.readers.names import (
 from deltacell.counts import Counts, Source
 from deltacell.table import File, Sheet, Table, is_missing, is_number
 
-#: Why a row is left out.
+#: Reasons to drop a row.
 NO_TERM = "no term"
 ROOT = "root of the ontology, which says that nothing is known"
 
@@ -41,18 +41,18 @@ _GENE_WORD, _TERM_WORD = pattern("terms", "gene"), pattern("terms", "term")
 
 @dataclass(frozen=True)
 class NamedTerms:
-    """Pairs of a gene and a term as a file writes them, not yet resolved.
+    """Pairs of a gene and a term as in the file, not yet resolved.
 
-    Of several names of a gene, separated by ``|``, the first that the cell knows counts.
+    Of several names of a gene, separated by ``|``, the first one known is used.
     """
 
     name: str
-    rows: pl.DataFrame  # gene, term, id of the term, line, and why a pair is left out, if it is
+    rows: pl.DataFrame  # gene, term, id of the term, line, and why a pair is dropped, or null
     table: Table
     reader: str
 
     def on(self, genes: Genes, on_unknown: OnUnresolved = "drop") -> tuple[Annotation, Source]:
-        """Look up the names and return the annotation, with what became of every pair."""
+        """Look up the names and return the annotation; dropped pairs are counted by reason."""
         pairs = self.rows.filter(pl.col("why").is_null())
         left_out, names = Counter(self.rows["why"].drop_nulls()), pairs["gene"]
         first = names.str.extract(r"^([^|]*)")
@@ -113,18 +113,17 @@ def _read_gaf(file: File) -> list[NamedTerms]:
         .then(pl.lit("says that the gene does not have the term"))
         .when(term.is_in(_ROOTS) | (code == "ND"))
         .then(pl.lit(ROOT))
-        # What a screen is to be predicted from must not come from a screen.
+        # Terms inferred from screens must not be used to predict screens.
         .when(code.is_in(["IGI", "HGI"]))
         .then(pl.lit("inferred from genetic interactions"))
     )
-    # The systematic name is the first synonym in SGD's files; others know the symbol.
+    # SGD's files have the systematic name as first synonym; others have the symbol.
     names = pl.concat_str("field_2", "field_10", "field_1", separator="|").str.strip_chars("|")
     rows = fields.select(gene=names, term=term, id=term, aspect="field_8", why=why)
     return _by_aspect("go", "gaf", table, rows)
 
 
 def _by_aspect(prefix: str, reader: str, table: Table, rows: pl.DataFrame) -> list[NamedTerms]:
-    """Return an annotation per aspect of GO; rows with a reason `why` are left out and counted."""
     table.refuse()
     rows = rows.with_columns(line=pl.Series(table.lines))
     named = {
@@ -135,7 +134,7 @@ def _by_aspect(prefix: str, reader: str, table: Table, rows: pl.DataFrame) -> li
 
 
 def _find_gmt(file: File) -> File | None:
-    """Find lines of a term, what it is, and its genes, as the file's name or a link shows."""
+    """Find lines of a term, its description or link, and its genes."""
     rows = [line.split("\t") for line in file.head if line.strip()]
     if not rows or any(len(row) < 3 for row in rows):
         return None
@@ -147,7 +146,7 @@ def _find_gmt(file: File) -> File | None:
 def _read_gmt(file: File) -> list[NamedTerms]:
     table = file.lines()
     lines = table.frame["text"].str.split("\t")
-    # Enrichr leaves a weight behind the gene's name.
+    # Enrichr appends a weight to the gene name.
     genes = lines.list.slice(2).list.eval(pl.element().str.strip_chars().str.extract(r"^([^,]*)"))
     terms = lines.list.first().str.strip_chars()
     ids = lines.list.slice(0, 2).list.join(" ").str.extract(f"({_GO.pattern})").fill_null("")
@@ -167,7 +166,7 @@ def _find_table(file: File) -> Callable[..., list[NamedTerms]] | None:
             rows = [row for row in sheet.rows[at + 1 :] if len(row) == len(words)]
             terms = [i for i in terms if rows and not all(is_number(row[i]) for row in rows)]
             if genes and terms and not set(genes) & set(terms):
-                # The systematic name says most if a gene has several columns.
+                # The systematic name is preferred.
                 genes.sort(key=lambda i: not re.search("orf|systematic|locus", words[i]))
                 of_go = [i for i in terms if all(_GO.fullmatch(row[i]) for row in rows)]
                 named = [i for i in terms if i not in of_go]
@@ -178,12 +177,12 @@ def _find_table(file: File) -> Callable[..., list[NamedTerms]] | None:
 
 
 def _read_table(sheet: Sheet, at: int | None, gene: int, terms: list[int]) -> list[NamedTerms]:
-    """Read the terms of the first of the given columns, with their identifiers if there are two."""
+    """Read terms from the first of the given columns, and their identifiers from the second."""
     table = sheet.below(at)
     columns = table.frame.get_columns()
     absent = is_missing(columns[terms[0]])
     name = columns[gene].name
-    table.bad(f"column '{name}' holds no gene name", name, is_missing(columns[gene]) & ~absent)
+    table.bad(f"no gene name in column '{name}'", name, is_missing(columns[gene]) & ~absent)
     table.refuse()
     ids = columns[terms[-1]].str.extract(f"^({_GO.pattern})$").fill_null("")
     rows = {"gene": columns[gene], "term": columns[terms[0]], "id": ids, "line": table.lines}

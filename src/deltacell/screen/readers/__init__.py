@@ -1,3 +1,3 @@
-"""Readers of screens: published formats, tables of one's own, and named splits."""
+"""Readers of screens: published formats, other tables, and named splits."""
 
 from deltacell.screen.readers.tables import SCREEN_READERS as SCREEN_READERS

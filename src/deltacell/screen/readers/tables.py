@@ -1,8 +1,8 @@
-"""Tables of screens: published ones, and one's own, whose headers are common words.
+"""Tables of screens: published formats, and any table whose headers are common words.
 
-Published are Costanzo 2010 and 2016, Kuzmin 2018 and 2020, and lists of hits. A strain ID such as
-``YKL051W+YDL227C_tm3059`` is one ORF or several joined by ``+``, then ``_`` and the strain's number
-in its collection, whose letters tell how the gene is perturbed.
+The published formats are Costanzo 2010 and 2016, Kuzmin 2018 and 2020, and lists of hits. A strain
+ID such as ``YKL051W+YDL227C_tm3059`` is one ORF or several joined by ``+``, then ``_`` and the ID
+in a strain collection, whose letters determine the perturbation.
 """
 
 from __future__ import annotations
@@ -37,16 +37,13 @@ from deltacell.screen.readers.written import (
     chosen_phenotype,
     deleted_genes,
     measured,
-    present,
 )
-from deltacell.table import MISSING, File, Sheet, Table, is_missing, is_number, word
+from deltacell.table import MISSING, File, Sheet, Table, is_missing, is_number, present, word
 
-#: The control locus whose deletion does nothing; in a query slot it stands for "no second gene".
+#: The control locus, whose deletion has no effect; as a query it means "no second gene".
 HO = "YDL227C"
-#: Why a row is dropped that crosses the control locus alone with the array: its interaction score
-#: is of one gene. Its fitness is the array gene's, and is kept.
+#: Reasons to drop a row or a field of a matrix. A control alone has no interaction, but a fitness.
 CONTROL_ALONE = "control locus alone as query"
-#: Why a field of a matrix is left out.
 DIAGONAL, OTHER_HALF = "diagonal of the matrix", "other half of a symmetric matrix"
 #: The words for the parts of a split.
 PARTS: dict[str, str] = HEADERS["screen"]["parts"]
@@ -55,7 +52,7 @@ _ORF = re.compile(r"[YQ][A-Z0-9]+(-[A-Z])?(_[A-Za-z]+\d*)?", re.ASCII)
 _ROLE_NAMES = ("query", "array")
 _GENE, _ROLE, _JOINED = (pattern("screen", key) for key in ("gene", "role", "genes"))
 _ROLES = {"anchor": "query", "donor": "query", "library": "array", "recipient": "array"}
-# Of each phenotype, the word that counts before all others, and those.
+# The preferred header of each phenotype, and the patterns of all its headers.
 _SCORES = {"interaction": "score", "fitness": "fitness"}
 _SCORE_WORDS = {phenotype: pattern("screen", phenotype) for phenotype in _SCORES}
 _OTHERS: dict[str, list[str]] = HEADERS["screen"]["others"]
@@ -63,7 +60,7 @@ _OTHERS: dict[str, list[str]] = HEADERS["screen"]["others"]
 
 @dataclass(frozen=True)
 class _Form:
-    """How a sheet is to be read: the row of its header and the names of the columns."""
+    """The layout of a sheet: the row of its header and the names of its columns."""
 
     sheet: Sheet
     at: int | None = None
@@ -88,7 +85,6 @@ def _read(forms: Sequence[_Form], phenotype: str | None = None) -> list[WrittenS
 
 
 def _find_split(file: File) -> _Form | None:
-    """Return the table of a file that names genes and their part of a split, and no score."""
     forms = chain.from_iterable(map(_candidates, file.sheets))
     return next((form for form in forms if "split" in form.others), None)
 
@@ -118,7 +114,6 @@ def unclear(file: File) -> tuple[str, list[str], str] | None:
 
 
 def _by_names(sheet: Sheet) -> _Form | None:
-    """Return the form that the user says it has."""
     for names in sheet.file.columns:
         found = names.find(sheet) if {"score", "fitness"} & names.names.keys() else None
         if found is not None:
@@ -137,10 +132,8 @@ def _by_names(sheet: Sheet) -> _Form | None:
 
 
 def _by_words(sheet: Sheet) -> _Form | None:
-    for form in _candidates(sheet):
-        if form.scores and all(len(columns) == 1 for columns in form.scores.values()):
-            return form
-    return None
+    clear = (f for f in _candidates(sheet) if f.scores and max(map(len, f.scores.values())) == 1)
+    return next(clear, None)
 
 
 class _Column(NamedTuple):
@@ -154,7 +147,7 @@ class _Column(NamedTuple):
 
 
 def _candidates(sheet: Sheet) -> Iterator[_Form]:
-    """Yield the headers that name genes, whether or not they name one score."""
+    """Yield the headers with gene columns, with any number of scores."""
     for at, header, words in sheet.headers:
         if not any(known.fullmatch(w) for w in words for known in (_GENE, _ROLE, _JOINED)):
             continue
@@ -167,7 +160,7 @@ def _candidates(sheet: Sheet) -> Iterator[_Form]:
         if not genes:
             continue
         scores: dict[str, list[str]] = {}
-        # One bad number among others is for `read` to name.
+        # A bad number among others is reported by `_read_rows`.
         measured_in = [c for c in columns if not c.fields or any(map(is_number, c.fields))]
         for phenotype, first in _SCORES.items():
             there = [c for c in measured_in if _SCORE_WORDS[phenotype].fullmatch(c.word)]
@@ -182,7 +175,7 @@ def _candidates(sheet: Sheet) -> Iterator[_Form]:
 
 
 def _genes(columns: Sequence[_Column]) -> list[GeneColumn]:
-    """Return the columns of genes; of several that name one gene, the most exact."""
+    """Return the gene columns; if several name the same gene, the most exact one."""
     candidates: dict[tuple[str, str], list[tuple[int, int, bool]]] = {}
     for at, column in enumerate(columns):
         found = _ROLE.fullmatch(column.word) or _GENE.fullmatch(column.word)
@@ -207,7 +200,7 @@ def _genes(columns: Sequence[_Column]) -> list[GeneColumn]:
 
 
 def _counted(sheet: Sheet) -> _Form | None:
-    """Return the form of rows that begin with the number of their genes, such as DCell's."""
+    """Return the form of rows that begin with the number of their genes, as in DCell."""
 
     def is_counted(row: Sequence[str]) -> bool:
         if len(row) < 3 or not row[0].isdigit() or int(row[0]) != len(row) - 2:
@@ -241,7 +234,7 @@ def _matrix(sheet: Sheet) -> _Form | None:
 
 
 def _parts(table: Table, column: str) -> pl.Series:
-    """Return the part of a split of each row, empty where there is none."""
+    """Return the part of a split of each row, empty if there is none."""
     words = present(table.frame[column]).map_elements(word, return_dtype=pl.String)
     known = f"column '{column}' is not one of {', '.join(dict.fromkeys(PARTS.values()))}"
     table.bad(known, column, ~words.is_in([*PARTS, ""]))
@@ -252,8 +245,10 @@ def _read_rows(form: _Form, study: str, phenotype: str | None) -> WrittenScreen:
     phenotype = chosen_phenotype(phenotype, list(form.scores), form.sheet.file.path)
     table = form.sheet.below(form.at)
     if form.counts:
-        table.refuse("Every row must have as many genes: give pairs and triples in separate files.")
-        table.notes["form"] = f"{len(form.genes)} genes per row behind their number"
+        table.refuse(
+            "Every row must have as many genes: put pairs and triples into separate files."
+        )
+        table.notes["form"] = f"the number of genes, {len(form.genes)}, then these"
     columns: dict[str, Any] = {"phenotype": phenotype}
     for key, name in {"score": form.scores[phenotype][0], **form.others}.items():
         if key == "study":
@@ -267,7 +262,7 @@ def _read_rows(form: _Form, study: str, phenotype: str | None) -> WrittenScreen:
     scored, first = ~np.isnan(columns["score"]), table.frame.columns[0]
     if form.counts:
         wrong = table.frame[first] != pl.Series(n_genes).cast(pl.String)
-        table.bad("the number of genes is not that of the first column", first, wrong)
+        table.bad("the number of genes differs from the first column", first, wrong)
     else:
         named = ", ".join(column.name for column in form.genes)
         table.bad(f"no gene in {named}", form.genes[0].name, scored & (n_genes == 0))
@@ -288,8 +283,8 @@ def _read_matrix(form: _Form, study: str, phenotype: str | None) -> WrittenScree
     one, other, value = codes[row], codes[len(row_genes) + column], score.ravel()
     diagonal, absent = one == other, np.isnan(value)
     if diagonal.any() and (value[diagonal] == 1).all():
-        what = "the matrix has 1 on its diagonal, as correlations have: it is not a screen"
-        fix = "Write it as a network of gene1, gene2, weight; or leave the diagonal empty."
+        what = "the matrix has 1 on its diagonal, like correlations: it is not a screen"
+        fix = "Write it as a network of gene1, gene2, weight; or empty the diagonal."
         raise InputError(what, code="correlation-matrix", where=table.path, fix=fix)
     there, square = ~diagonal & ~absent, np.full((len(number), len(number)), np.nan)
     square[one[there], other[there]] = value[there]
@@ -329,9 +324,8 @@ def _is_costanzo2010(sheet: Sheet) -> bool:
 def _read_crosses(format: str, table: Table, phenotype: str | None = None) -> list[WrittenScreen]:
     """Read a published table of query strains crossed with array strains.
 
-    Without a column of its own, the standard deviation is that of the combined mutant's fitness, so
-    that of an interaction score is missing. The p-value is that of the interaction in either case.
-    Costanzo 2010 lists hits, of which no score is missing.
+    Unless it has a separate column, the standard deviation is that of the combined mutant's fitness
+    and that of an interaction score is missing. The p-value is always that of the interaction.
     """
     only_hits, of_kuzmin, frame = format == "costanzo2010", format == "kuzmin", table.frame
     study = "kuzmin2018" if of_kuzmin else format
@@ -339,7 +333,7 @@ def _read_crosses(format: str, table: Table, phenotype: str | None = None) -> li
     if of_kuzmin and _FITNESS2020 in frame.columns:
         study, columns["fitness"] = "kuzmin2020", _FITNESS2020
     for role in _ROLE_NAMES if only_hits else ():
-        # The second name is a gene's for a deletion, without suffix, and an allele's for the rest.
+        # The second column is a gene name for a deletion, without suffix, and otherwise an allele.
         name, is_strain = f"{role} gene", pl.col(f"{role} ORF").str.contains("_", literal=True)
         frame = frame.with_columns(pl.when(is_strain).then(name).otherwise(pl.lit("")).alias(name))
     table = replace(table, frame=frame)
@@ -355,7 +349,7 @@ def _read_crosses(format: str, table: Table, phenotype: str | None = None) -> li
         if columns.get(name) in frame.columns:
             values[name] = measured(table, name, columns[name])
     if "panel" in columns:
-        # The two temperatures (DMA26, DMA30) are one array: what was crossed is the same.
+        # The two temperatures (DMA26, DMA30) use the same array.
         values["panel"] = frame[columns["panel"]].str.extract(r"^([A-Za-z]*)")
     if of_kuzmin:
         genes = genes.filter(~is_query | (pl.col("name") != HO))
@@ -369,15 +363,14 @@ def _read_crosses(format: str, table: Table, phenotype: str | None = None) -> li
 def _read_hits(table: Table, phenotype: str | None = None) -> list[WrittenScreen]:
     """Read a list of Kuzmin 2018 hits: gene sets and the sign of their interaction.
 
-    Trigenic hits are negative, as the study reported no others. Which gene was the query's is not
-    given, so nothing follows about what else was tested.
+    Trigenic hits are all negative. The query genes are unknown, and so is the coverage.
     """
     chosen_phenotype(phenotype, ["interaction"], table.path)
     n = 3 if "orf3" in table.frame.columns else 2
     rows = ("n_rows",) if n == 3 else ("n_negative_rows", "n_positive_rows")
     sign: pl.Series | int = -1
     if n == 2:
-        # A pair that was a hit in both directions has no sign.
+        # A pair that is a hit of both signs has none.
         signs = {"negative": -1, "positive": 1, "both": 0}
         written = table.frame["sign"].str.to_lowercase()
         table.bad(f"the sign is not one of {', '.join(signs)}", "sign", ~written.is_in(list(signs)))

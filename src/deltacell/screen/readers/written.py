@@ -1,4 +1,4 @@
-"""A screen as it is written in a file, its gene names not yet looked up in a cell."""
+"""A screen as written in a file, before its gene names are looked up in a cell."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ from deltacell.screen.screen import (
     Screen,
     is_impossible,
 )
-from deltacell.table import Table, is_missing
+from deltacell.table import Table, present
 
-#: Why a reader drops a row whose score is missing.
+#: The reason to drop a row whose score is missing.
 NO_SCORE = "no score"
 
-#: How the strains of a collection are perturbed. Of all others the allele's name decides.
+#: The perturbation of the strains of a collection; for others it follows from the allele name.
 COLLECTIONS = {
     **{"tsq": "ts", "tsa": "ts", "damp": "damp"},
     **{"sn": "deletion", "dma": "deletion", "s": "allele"},
 }
-#: What separates the genes of a field.
+#: Separators of the genes in a field.
 JOINS = re.compile(r"\s*[+;|/&]\s*|\s+")
 
 _STRAIN = re.compile(r"([^_]+)_([A-Za-z]*)\w*")
-# What the name of an allele says. A bare gene name in lower case (vam3, rpl26a, arg5,6, ygr242w,
-# yfl034c-b) stands for its deletion.
+# Perturbations by allele name. A gene name in lower case (vam3, rpl26a, arg5,6, ygr242w, yfl034c-b)
+# means its deletion.
 _ALLELES = {
     "deletion": r"|(?i:.*(?:\u0394|\u2206|delta))|[a-z]{3}\d+(?:,\d+)?[a-d]?"
     r"|y[a-p][lr]\d{3}[wc](?:-[a-z])?|q\d{4}",
@@ -60,12 +60,12 @@ _PER_GENE = ("role", "perturbation", "allele")
 
 
 class WrittenScreen:
-    """What a reader makes of a file.
+    """The result of a reader.
 
-    `genes` are those of `deleted_genes`. `columns`, of each row or one value for all, are those of
-    `Screen`, the ``panel`` of a study that used several arrays, and the ``part`` of a split.
-    `dropped` are the rows to leave out, by reason. With `complete_coverage` the file lists all that
-    was tested, and not only hits.
+    `genes` is the result of `deleted_genes`. `columns`, with one value per row or one for all, are
+    those of `Screen`, the ``panel`` of a study with several arrays, and the ``part`` of a split.
+    `dropped` has a mask of rows by reason. With `complete_coverage` the file lists all that was
+    tested, and not only hits.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class WrittenScreen:
         self.rows = rows.filter(kept)
         self.offsets = offsets_of(sizes[~left_out])
         self.deleted = genes.filter(kept.gather(genes["row"]))
-        # A number for each name, the same whatever its case.
+        # A number for each name, ignoring case.
         ranks = self.deleted["name"].str.to_uppercase().rank("dense")
         self._codes: Ints = ranks.to_numpy().astype(np.int64) - 1
 
@@ -112,16 +112,13 @@ class WrittenScreen:
 
     @property
     def split(self) -> tuple[list[list[str]], list[str]]:
-        """The gene sets of the rows that name their part of a split, and these parts."""
+        """The gene sets of the rows that have a part of a split, and these parts."""
         parts = self.rows["part"].to_list() if "part" in self.rows else []
         named = [row for row, part in enumerate(parts) if part]
         return [self.names_of(row) for row in named], [parts[row] for row in named]
 
     def on(self, genes: Genes, on_unknown: Literal["error", "drop"] = "error") -> Screen:
-        """Look up the names and return the screen.
-
-        An interaction of one gene is always dropped and counted.
-        """
+        """Look up the names; interactions of one gene are always dropped and counted."""
         names = self.deleted["name"]
         gene = genes.resolve(names)
         interaction = (self.rows["phenotype"] == "interaction").to_numpy()
@@ -184,12 +181,12 @@ class WrittenScreen:
         }
 
     def _empty(self, dropped: Mapping[str, int], not_found: str | None = None) -> InputError:
-        lost = ", ".join(f"{n:,} {why}" for why, n in dropped.items() if n) or "it has none"
-        what = f"the screen is empty: no row with a genotype is left ({lost})"
+        lost = ", ".join(f"{n:,} {why}" for why, n in dropped.items() if n) or "no rows"
+        what = f"the screen is empty, as every row was dropped ({lost})"
         return InputError(what, code="empty-screen", where=self.path, fix=not_found)
 
     def _refuse(self, gene: Ints, reasons: Mapping[str, Bools]) -> None:
-        """Raise where names are not found, all of them at once, or a gene is deleted twice."""
+        """Raise if names are not found, listing all of them, or a gene is deleted twice."""
         not_found = reasons[UNKNOWN_GENE] | reasons[AMBIGUOUS_NAME]
         twice = reasons[SAME_GENE_TWICE] | reasons[ONE_GENE_TWICE]
         wrong = not_found if not_found.any() else twice
@@ -207,12 +204,12 @@ class WrittenScreen:
 
 
 class GeneColumn(NamedTuple):
-    """A column of genes, one or several in a field."""
+    """A column with one gene per field, or several."""
 
     name: str
     role: str = "unknown"
-    is_strain: bool = False  # whether it holds IDs of strains, such as YAL001C_tsq508
-    alleles: str | None = None  # the column of the alleles' names; None if the format has none
+    is_strain: bool = False  # whether it contains strain IDs, such as YAL001C_tsq508
+    alleles: str | None = None  # the column of allele names, if the format has one
 
 
 def deleted_genes(
@@ -220,9 +217,9 @@ def deleted_genes(
 ) -> pl.DataFrame:
     """Return a row per deleted gene: its ``row``, ``name``, ``role``, ``perturbation``, ``allele``.
 
-    Allele names that do not match the genes of a field one to one are left out. Without a column of
-    them the allele is what was written, if that is not the gene's name. A field that is empty is
-    bad if it is `required`.
+    Allele names that do not match the genes of a field one to one are ignored. Without a column of
+    alleles, the allele is the field itself, unless it is the gene's name. Empty fields are bad if
+    `required`.
     """
     for column in columns if required else ():
         names_in(table, column.name)
@@ -242,22 +239,22 @@ def deleted_genes(
         given = given if len(given) == len(names) else [""] * len(names)
         for name, allele in zip(names, given, strict=True):
             gene, collection = _gene_of(name, columns[i].is_strain)
-            perturbation = COLLECTIONS.get(collection) or perturbation_of(allele)
+            by_name = (p for p, known in _ALLELES.items() if re.fullmatch(known, allele))
+            perturbation = COLLECTIONS.get(collection) or next(by_name, "allele")
             if columns[i].alleles is None and gene != name:
                 allele = name
             told.append((field, alleles, i, gene, columns[i].role, perturbation, allele))
     schema = fields.select(keys).schema | dict.fromkeys(("name", *_PER_GENE), pl.String)
-    genes = fields.join(
-        pl.DataFrame(told, schema, orient="row"), on=keys, maintain_order="left_right"
-    )
+    described = pl.DataFrame(told, schema, orient="row")
+    genes = fields.join(described, on=keys, maintain_order="left_right")
     return genes.select("row", "name", *_PER_GENE)
 
 
 @cache
 def _gene_of(written: str, is_strain: bool) -> tuple[str, str]:
-    """Return a gene without what marks a deletion or a strain, and the strain's collection."""
+    """Return a gene without the marks of a deletion or strain, and the strain's collection."""
     gene = re.sub(DELETED, "", written)
-    # The digit of rad52delta is the gene's.
+    # In rad52delta the digits belong to the gene.
     if written.lower().endswith("delta") and written[:-5][-1:].isdigit():
         gene = written[:-5]
     found = _STRAIN.fullmatch(gene)
@@ -266,27 +263,16 @@ def _gene_of(written: str, is_strain: bool) -> tuple[str, str]:
     return gene or written, ""
 
 
-@cache
-def perturbation_of(allele: str) -> str:
-    """Return what the name of an allele says: nothing, or a delta, is a deletion."""
-    return next((p for p, names in _ALLELES.items() if re.fullmatch(names, allele)), "allele")
-
-
-def present(column: pl.Series) -> pl.Series:
-    """Return the texts of a column, empty where they stand for a missing value."""
-    return column.set(pl.Series(is_missing(column), dtype=pl.Boolean), "")
-
-
 def chosen_phenotype(asked: str | None, there: Sequence[str], path: Path) -> str:
-    """Return the phenotype to read: the one asked for, or the first that the file has."""
+    """Return the requested phenotype, or the first that the file has."""
     if asked not in (None, *there):
-        what = f"the file has {' and '.join(there)}, and no '{asked}'"
+        what = f"the file has no phenotype '{asked}', only {' and '.join(there)}"
         raise PhenotypeError(what, code="missing-phenotype", where=path)
     return asked or there[0]
 
 
 def measured(table: Table, name: str, column: str, *, required: bool = False) -> Doubles:
-    """Return a column of a table as a column of a screen; values no measurement has are bad."""
+    """Return a numeric column for a screen; values out of range are bad."""
     values = table.numbers(column, required=required)
     wrong, why = is_impossible(name, values)
     table.bad(f"column '{column}' is {why}", column, wrong)
