@@ -1,4 +1,4 @@
-"""Explanations on the terminal and as Markdown: the sentence first, then numbers."""
+"""Explanations on the terminal and as Markdown: the sentence first, then the numbers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from deltacell.report.terminal import (
 )
 from deltacell.words import change_text, ratio_text, seconds_text
 
-MOST_LINES = 25  # lines of an explanation on the terminal, unless all of it is asked for
-MOST_ROWS = 12  # rows of a table on the terminal where all of it is asked for
+MOST_LINES = 25  # lines of an explanation on the terminal without --full
+MOST_ROWS = 12  # rows of a table on the terminal with --full
 
 
 def print_reconciliation(result: Mapping[str, Any]) -> None:
@@ -31,10 +31,7 @@ def markdown_reconciliation(result: Mapping[str, Any]) -> str:
 
 
 def print_explanation(result: Mapping[str, Any], *, full: bool = False) -> None:
-    """Print where the time goes, or why B is slower than A, from `Explanation.to_json`.
-
-    Without ``full`` in at most `MOST_LINES` lines.
-    """
+    """Print an explanation, from `Explanation.to_json`; without ``full``, in `MOST_LINES` lines."""
     if full:
         print_line(result["sentence"], style="bold")
         print_pieces(_explanation(result, _short_tables(result)))
@@ -47,7 +44,7 @@ def markdown_explanation(result: Mapping[str, Any]) -> str:
 
 
 def _print_brief(result: Mapping[str, Any]) -> None:
-    """Print the sentence, how far to rely on it, one table, what to try, and where to look."""
+    """Print the sentence, its confidence, one table, what to try, and where to look."""
     wide = console().width
 
     def one_line(text: str) -> str:
@@ -67,7 +64,7 @@ def _print_brief(result: Mapping[str, Any]) -> None:
         below.append(f"To see the events themselves, drop {path} on https://ui.perfetto.dev.")
     title, columns, rows, total = _main_table(result)
     rows, last = (rows[:-1], rows[-1:]) if total else (rows, [])
-    # A table has two lines above its rows, and a sum below them.
+    # A table has two lines above its rows, and a total below them.
     sentence = len(textwrap.wrap(printable(result["sentence"]), wide))
     left = MOST_LINES - sentence - len(above) - len(below) - 3
     print_line(result["sentence"], style="bold")
@@ -91,7 +88,7 @@ def _main_table(result: Mapping[str, Any]) -> Piece:
         return Piece("where a step goes, by the device", columns, rows)
     first = result["tables"][0]
     rows = _cells({**first, "rows": sorted(first["rows"], key=lambda row: -(row[1] or 0.0))})
-    # What stands per epoch would fold the names of the rows on a narrow terminal.
+    # On a narrow terminal, the columns per epoch would fold the names of the rows.
     kept = len(first["columns"]) if console().width >= 100 else 4
     return Piece(first["title"], first["columns"][:kept], [row[:kept] for row in rows])
 
@@ -132,7 +129,7 @@ def _cells(table: Mapping[str, Any]) -> list[list[Any]]:
 
 
 def _cell(column: str, value: Any) -> Any:
-    """Return a value as it is shown: times and shares are known by the names of their columns."""
+    """Format a value; the name of its column tells whether it is a time or a share."""
     if value is not None and column.endswith("_s"):
         return change_text(value) if column == "change_s" else seconds_text(value)
     is_share = value is not None and column.startswith("share")

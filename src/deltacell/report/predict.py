@@ -1,4 +1,4 @@
-"""A ranking and the explanation of one set, on the terminal and as pages; the demo's page."""
+"""Renderings of a ranking, of the explanation of one gene set, and of the demo."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from deltacell.report.page import Axis, ScoreScale, is_known, json_block, page
 from deltacell.report.terminal import Piece, few, print_line, print_pieces, print_table
 from deltacell.words import count_text
 
-MOST_ROWS = 2000  # rows that are on the page; all of them are in the Parquet file
-MOST_SETS = 20  # sets of the head of a ranking that are on the page of the demonstration
-SENTENCES = 5  # sentences that are seen at once, or as many as there are warnings
-COLOURS = 10  # colours of relations; further relations have them again, with dashes
+MOST_ROWS = 2000  # rows on the page; the Parquet file has all of them
+MOST_SETS = 20  # gene sets on the page of the demo
+SENTENCES = 5  # sentences that are not folded away, unless there are more warnings
+COLOURS = 10  # colours of relations; further relations reuse them with dashes
 
 _ENDS = {
     None: "from the lowest score up",
@@ -36,20 +36,19 @@ def print_ranking(result: Mapping[str, Any], most: int = 10) -> None:
             known |= {key: few(row[key], 3) for key in ("relations", "pathways", "complexes")}
             linked, genes = "yes" if row["linked"] else "", " ".join(row["names"])
             rows.append({**row, **known, "linked": linked, "genes": genes})
-        # An empty column would take the place of one that says something.
         columns = [key for key in _COLUMNS if any(row[key] for row in rows)]
         if rows:
             title += f" ({len(rows):,} of {result['counts'][end or 'listed']:,})"
             print_table(title, columns, [[row[key] for key in columns] for row in rows])
     if not result["rows"]:
-        print_line("No set is left of those that were asked for.")
+        print_line("No gene set matches the request.")
     for sentence in result["sentences"]:
         print_line(sentence)
     for one in result["agreement"]:
         if one["pearson"] is not None:
             print_line(
-                f"Predicted against measured: Pearson {one['pearson']:.3f} over {one['sets']:,} "
-                f"sets drawn from the {one['part']} part; `deltacell evaluate` uses all of it."
+                f"Pearson correlation of predicted and measured scores: {one['pearson']:.3f} on "
+                f"{one['sets']:,} sets of the {one['part']} part; `deltacell evaluate` uses all."
             )
 
 
@@ -112,9 +111,9 @@ def _tables(result: Mapping[str, Any]) -> list[Piece]:
 
 
 def evidence_lines(known: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what is known of a set in lines: the kind of evidence, and what it says.
+    """Return the evidence for a gene set as pairs of its kind and a text.
 
-    ``known`` is a row of a ranking or an explained set, with its evidence at the top or under
+    ``known`` is a row of a ranking or an explained set, with its evidence at the top level or under
     ``evidence``.
     """
     known = {"votes": (), "lost": (), "terms": (), **known, **known.get("evidence", {})}
@@ -141,16 +140,16 @@ def _signed(value: float) -> str:
 
 
 def ranking_page(result: Mapping[str, Any]) -> str:
-    """Return the page of a ranking, given by `Ranked.page_data`, as self-contained HTML."""
+    """Render a ranking, from `Ranked.page_data`, as self-contained HTML."""
     most = MOST_ROWS // max(1, len({row["end"] for row in result["rows"]}))
     rows = [row for row in result["rows"] if row["rank"] <= most]
     lines = [evidence_lines(row) for row in rows]
     seen = {name for row in rows for name in row["relations"]}
-    # The number of a relation gives it its colour and dashes on the whole page.
+    # The number of a relation determines its colour and dashes.
     relations = {name: i for i, name in enumerate(dict.fromkeys([*result["relations"], *seen]))}
     styles = {name: (i % COLOURS, i // COLOURS % 3) for name, i in relations.items()}
     scale = ScoreScale.of(rows)
-    # Points of the test part are drawn last and on top.
+    # Points of the test part are drawn last, on top.
     points = sorted(result["measured"], key=lambda one: _PARTS.index(one["part"]))
     genes: dict[str, str] = {}
     for one in [*rows, *points]:
@@ -226,11 +225,11 @@ def _scatter(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def demo_page(result: Mapping[str, Any]) -> str:
-    """Return the page of a demonstration, given by `demo.results`, as self-contained HTML."""
+    """Render the demo, from `demo.results`, as self-contained HTML."""
     unknown = dict.fromkeys(("parameters", "epochs", "seconds", "colour"))
     predictors = [{**model, "colour": i % 4} for i, model in enumerate(result["models"])]
     predictors += [{**unknown, **one} for one in result["baselines"]]
-    # The best first, and those without a correlation last.
+    # The best come first, those without a correlation last.
     predictors.sort(
         key=lambda one: (one["pearson"]["value"] is None, -(one["pearson"]["value"] or 0))
     )
@@ -243,6 +242,6 @@ def demo_page(result: Mapping[str, Any]) -> str:
         scale=ScoreScale.of(head),
         predictors=predictors,
         share=Axis.over([0.0, *(end for end in ends if end is not None)], 0.0, 1.0).share,
-        # A scheme such as that of a script is quoted away: a link leads to a file.
+        # Quoting removes schemes such as javascript:, so a link always leads to a file.
         links=[{**link, "href": "./" + quote(link["file"])} for link in result["links"]],
     )
