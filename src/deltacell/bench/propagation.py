@@ -73,7 +73,7 @@ def measure_times(
     bench = Bench(Cell.synthetic(cell), **settings)
     ways = {}
     for name in (*strategies, WILD_TYPE):
-        way, genotypes = bench.way(name), bench.genotypes_of(name)
+        way, genotypes = bench.way(name)
         bench.step(way, genotypes.take(torch.arange(len(genotypes))[:1]))
         ways[name] = partial(bench.step, way, genotypes)
     steps = process.in_turns(ways, repeats)
@@ -94,7 +94,7 @@ def measure_memory(*, cell: str, batch: int, name: str, **settings: Any) -> dict
         bench = Bench(Cell.synthetic(kind), size, **settings)
         way = bench.way(name)
         memory = process.PeakMemory()
-        bench.step(way, bench.genotypes_of(name))
+        bench.step(*way)
     return {"peak_mib": memory.mib()}
 
 
@@ -131,18 +131,15 @@ class Bench:
         self.genotypes, self.targets = random_genotypes(cell, batch, deleted), torch.randn(batch)
         self._stores = tempfile.TemporaryDirectory()
 
-    def genotypes_of(self, name: str) -> Genotypes:
-        return Genotypes.of([]) if name == WILD_TYPE else self.genotypes
-
-    def way(self, name: str) -> Propagation:
+    def way(self, name: str) -> tuple[Propagation, Genotypes]:
         if name == WILD_TYPE:
-            return strategy("shared")
+            return strategy("shared"), Genotypes.of([])
         takes = signature(STRATEGIES[name]).parameters
         given = {"store": Path(self._stores.name, name), "max_bytes": self.max_bytes}
         made = strategy(name, **{k: v for k, v in given.items() if k in takes and v is not None})
         if isinstance(made, Stored):
             made.fill(self.model.mutant_hops(self.cell), Deleted.of(self.cell, self.genotypes))
-        return made
+        return made, self.genotypes
 
     def step(self, way: Propagation, genotypes: Genotypes) -> Step:
         """Run the batch, or the wild type alone if there are no genotypes."""

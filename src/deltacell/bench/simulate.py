@@ -216,7 +216,7 @@ class _Rank:
 
     def collective(self, begin: float, end: float) -> None:
         name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-        self._on_device(name, "kernel", (begin, end - begin), 20, self._pending)
+        self._on_device(name, "kernel", begin, end - begin, 20, self._pending)
         self.free = {7: max(self.free[7], end), 20: end}
 
     def _optimize(self) -> None:
@@ -263,21 +263,17 @@ class _Rank:
     def _on_stream(self, name: str, length: float, number: int, category: str = "kernel") -> float:
         begin = max(self.now + 2, self.free[7])
         lasts = length * self.program.device_factor * self._factor()
-        self._on_device(name, category, (begin, lasts), 7, number)
+        self._on_device(name, category, begin, lasts, 7, number)
         self.free[7] = begin + lasts
         return self.free[7]
 
-    def _on_device(self, name: str, category: str, span: Any, stream: int, number: int) -> None:
+    def _on_device(
+        self, name: str, category: str, begin: float, length: float, stream: int, number: int
+    ) -> None:
+        event = {"ph": "X", "cat": category, "name": name, "pid": 0, "tid": stream}
+        event |= {"ts": round(begin, 3), "dur": round(length, 3)}
         args = {"stream": stream, "device": 0, "correlation": number}
-        self._record(name, category, span, (0, stream), args)
-
-    def _record(
-        self, name: str, category: str, span: tuple[float, float], place: tuple[int, int], args: Any
-    ) -> dict[str, Any]:
-        event = {"ph": "X", "cat": category, "name": name, "pid": place[0], "tid": place[1]}
-        event |= {"ts": round(span[0], 3), "dur": round(span[1], 3), "args": args}
-        self._events.append(event)
-        return event
+        self._events.append(event | {"args": args})
 
     def _wait(self, call: str) -> None:
         with self._call(call):
@@ -310,10 +306,10 @@ class _Rank:
         # Without a device, the backward pass runs on the calling thread.
         thread = 1 if self.program.device is None else thread
         numbered = {} if sequence is None else {"Sequence number": sequence}
-        event: dict[str, Any] = {"ts": self.now}
+        event: dict[str, Any] = {"ph": "X", "cat": category, "name": name, "pid": 100}
+        event |= {"tid": thread, "ts": round(self.now, 3), "dur": 0, "args": dict(args) | numbered}
         if name is not None:
-            about = dict(args) | numbered
-            event = self._record(name, category, (self.now, 0), (100, thread), about)
+            self._events.append(event)
         yield
         self.now += 0.2
         event["dur"] = round(self.now - event["ts"], 3)

@@ -76,17 +76,13 @@ def _pieces(result: Mapping[str, Any], calibration_of: Sequence[str]) -> Iterato
                     for one in tested["calibration"].get(name, {}).get(by) or ()
                 ],
             )
-    yield Piece("in words", (), _sentences(result))
-
-
-def _sentences(result: Mapping[str, Any]) -> list[str]:
     missing: dict[tuple[bool, str], list[str]] = {}
-    for name, scores in result["groups"][0]["scores"].items():
+    for name, scores in test["scores"].items():
         for metric, estimate in scores.items():
             if estimate["reason"] is not None:
                 key = (estimate["value"] is not None, f"{name}: {estimate['reason']}")
-                missing.setdefault(key, []).append(result["metrics"][metric]["title"])
-    return sentences("evaluation.txt", **result, missing=missing)
+                missing.setdefault(key, []).append(metrics[metric]["title"])
+    yield Piece("in words", (), sentences("evaluation.txt", **result, missing=missing))
 
 
 def _title(metric: Mapping[str, str]) -> str:

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
-from markupsafe import Markup
-
 from deltacell.report.page import is_known, json_block, page
 from deltacell.report.terminal import shown
 
@@ -33,6 +31,14 @@ def explanation_page(data: Mapping[str, Any]) -> str:
     facts = {name: [one.get(name) for one in data["facts"]] for f in data["facts"] for name in f}
     seen = sorted({bar["category"] for rank in ranks for bar in rank["bars"]}, key=_order)
     legend = {_colour(x): [y for y in seen if _colour(y) == _colour(x)] for x in seen}
+    keys = ("lane", "depth", "begin_ms", "duration_ms", "name", "category", "count", "busy_ms")
+    drawn = [
+        {
+            **{key: rank[key] for key in ("name", "begin_ms", "step_ms", "lanes")},
+            "bars": [[bar[key] for key in keys] for bar in rank["bars"]],
+        }
+        for rank in ranks
+    ]
     return page(
         "explanation",
         scripts=("table.js", "explanation.js"),
@@ -42,7 +48,7 @@ def explanation_page(data: Mapping[str, Any]) -> str:
         falls=[_fall(fall) for fall in data["waterfalls"]],
         ranks=ranks,
         legend=[(colour, ", ".join(named)) for colour, named in legend.items()],
-        drawing=_drawing(ranks, seen) if ranks else None,
+        drawing=json_block({"ranks": drawn, "colours": {one: _colour(one) for one in seen}}),
         tables=[_table(table, names) for table in tables],
         most=MOST_ROWS,
         facts={name: [shown(x) for x in cells] for name, cells in facts.items()},
@@ -91,18 +97,6 @@ def _fall(fall: Mapping[str, Any]) -> dict[str, Any]:
         sign = "more" if bar["change_s"] > 0 else "less" if bar["change_s"] < 0 else ""
         rows.append({**bar, "sign": sign, "from": before, "to": after})
     return {**fall, "begin": base, "a_width": at[0], "b_width": at[-1], "rows": rows}
-
-
-def _drawing(ranks: Sequence[Mapping[str, Any]], categories: Sequence[str]) -> Markup:
-    keys = ("lane", "depth", "begin_ms", "duration_ms", "name", "category", "count", "busy_ms")
-    drawn = [
-        {
-            **{key: rank[key] for key in ("name", "begin_ms", "step_ms", "lanes")},
-            "bars": [[bar[key] for key in keys] for bar in rank["bars"]],
-        }
-        for rank in ranks
-    ]
-    return json_block({"ranks": drawn, "colours": {name: _colour(name) for name in categories}})
 
 
 def _table(table: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

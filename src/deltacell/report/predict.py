@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from deltacell.report.page import Axis, ScoreScale, is_known, json_block, page
-from deltacell.report.terminal import Piece, few, print_line, print_pieces, print_table
+from deltacell.report.terminal import Piece, few, print_line, print_pieces, print_table, shown
 from deltacell.words import count_text
 
 MOST_ROWS = 2000  # rows on the page; the Parquet file has all of them
@@ -21,6 +21,11 @@ _ENDS = {
     "highest": "highest scores: the fittest",
 }
 _PARTS = ("training", "validation", "test")
+_FORMATS: dict[str, Callable[[Any], str]] = {
+    **{"names": " ".join, "deleted": shown},
+    **{"distance": "{:.2g}".format, "weight": "{:.3g}".format},
+    **dict.fromkeys(("score", "measured", "predicted", "contribution"), "{:+.4f}".format),
+}
 _COLUMNS = (
     *("rank", "genes", "score", "spread", "status", "measured", "linked"),
     *("relations", "pathways", "complexes"),
@@ -57,19 +62,16 @@ def print_explained_set(result: Mapping[str, Any]) -> None:
     lines = [f"{kind}: {text}" for kind, text in evidence_lines({**result, "votes": ()})]
     for sentence in [*result["sentences"], *lines]:
         print_line(sentence)
-    genes = [
-        [row["name"], row["gene"], "yes" if row["deleted"] else "no", _signed(row["contribution"])]
-        for row in result["gene_contributions"]
-    ]
-    if (rest := result["other_genes"])["genes"]:
+    genes, rest = list(result["gene_contributions"]), result["other_genes"]
+    if rest["genes"]:
         name = count_text(rest["genes"], "other gene")
-        genes.append([name, "", "no", _signed(rest["contribution"])])
-    columns = ["name", "gene", "deleted", "contribution"]
-    print_pieces([*_tables(result), Piece("What the genes' vectors contribute", columns, genes)])
+        genes.append({**rest, "name": name, "gene": "", "deleted": False})
+    title, columns = "What the genes' vectors contribute", "name gene deleted contribution"
+    print_pieces([*_tables(result), _table(title, columns, genes)])
 
 
 def explained_page(result: Mapping[str, Any]) -> str:
-    """Return the explanation of one set, from `predict.explain_set`, as self-contained HTML."""
+    """Render the explanation of one set, from `predict.explain_set`, as self-contained HTML."""
     return page(
         "why",
         result=result,
@@ -82,32 +84,24 @@ def explained_page(result: Mapping[str, Any]) -> str:
 
 def _tables(result: Mapping[str, Any]) -> list[Piece]:
     votes = [
-        [
-            *(" ".join(vote["names"]), _signed(vote["score"])),
-            *(f"{vote['by']} for {vote['replaced']}", vote["relation"]),
-            *(f"{vote['weight']:.3g}", vote["run"]),
-        ]
+        {**vote, "measured": vote["score"], "in_place_of": f"{vote['by']} for {vote['replaced']}"}
         for vote in result["votes"][:20]
     ]
-    nearest = [
-        [
-            *(" ".join(near["names"]), f"{near['distance']:.2g}"),
-            *(_signed(near["measured"]), _signed(near["predicted"]), near["part"]),
-        ]
-        for near in result["nearest"]
-    ]
-    relations = [
-        [row["relation"], row["links"], _signed(row["contribution"])] for row in result["relations"]
-    ]
-    runs = [[r["name"], r["seed"], r["model"], _signed(r["score"])] for r in result["runs"]]
-    of_votes = ["genes", "measured", "in place of", "relation", "weight", "run"]
-    of_nearest = ["genes", "distance", "measured", "predicted", "part"]
+    runs = [{**run, "run": run["name"]} for run in result["runs"]]
+    of_votes = "genes measured in_place_of relation weight run"
+    of_nearest = "genes distance measured predicted part"
     return [
-        Piece("The measured sets it rests on", of_votes, votes),
-        Piece("The nearest measured sets", of_nearest, nearest),
-        Piece("What the relations contribute", ["relation", "links", "contribution"], relations),
-        Piece("What each run says", ["run", "seed", "model", "score"], runs),
+        _table("The measured sets it rests on", of_votes, votes),
+        _table("The nearest measured sets", of_nearest, result["nearest"]),
+        _table("What the relations contribute", "relation links contribution", result["relations"]),
+        _table("What each run predicts", "run seed model score", runs),
     ]
+
+
+def _table(title: str, columns: str, rows: Sequence[Mapping[str, Any]]) -> Piece:
+    keys = ["names" if key == "genes" else key for key in columns.split()]
+    cells = [[_FORMATS[k](row[k]) if k in _FORMATS else row[k] for k in keys] for row in rows]
+    return Piece(title, [key.replace("_", " ") for key in columns.split()], cells)
 
 
 def evidence_lines(known: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -120,7 +114,7 @@ def evidence_lines(known: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines = [
         (
             "measured next to it",
-            f"{' '.join(vote['names'])} {_signed(vote['score'])}, with {vote['by']} in place of "
+            f"{' '.join(vote['names'])} {vote['score']:+.4f}, with {vote['by']} in place of "
             f"{vote['replaced']} by {vote['relation']}",
         )
         for vote in known["votes"][:5]
@@ -133,10 +127,6 @@ def evidence_lines(known: Mapping[str, Any]) -> list[tuple[str, str]]:
         "shared terms": few([f"{t['term']} ({t['annotation']})" for t in known["terms"]], 8),
     }
     return lines + [(kind, names) for kind, names in named.items() if names]
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.4f}"
 
 
 def ranking_page(result: Mapping[str, Any]) -> str:
