@@ -189,18 +189,15 @@ def shaped(predictor: Predictor, betas: tuple[float, ...]) -> Predictor:
         return predictor
     model = cast(Dango, copy.deepcopy(predictor.model))
     with torch.no_grad():
-        genes = model.encode(predictor.cell).genes
+        genes = model.encode(predictor.cell).genes[:512]
         for part, beta in zip(model.hyper_sagnn.sets.attention, betas, strict=True):
             layer = cast(OthersAttention, part)
             layer.beta.fill_(beta)
-            hidden, heads = genes.shape[1], layer.heads
-            query, key, _ = layer.query_key_value(genes[:512]).chunk(3, -1)
-            by_head = torch.einsum(
-                "ihx,jhx->hij", *(p.unflatten(-1, (heads, -1)) for p in (query, key))
-            )
-            deviation = float(by_head.std(-1).mean()) / math.sqrt(hidden // heads)
+            parts = layer.query_key_value(genes).unflatten(-1, (3, layer.heads, -1))
+            query, key, _ = parts.unbind(-3)
+            logits = torch.einsum("ihx,jhx->hij", query, key) / math.sqrt(query.shape[-1])
             for weights in (layer.query_key_value.weight, layer.query_key_value.bias):
-                weights[:hidden] /= deviation
+                weights[: genes.shape[1]] /= logits.std(-1).mean()
     return replace(predictor, model=model.eval())
 
 

@@ -77,10 +77,6 @@ def _command(name: str, bench: Mapping[str, Any], shared: Mapping[str, Any]) -> 
     return command
 
 
-def _commands() -> dict[str, Callable[..., None]]:
-    benches = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    shared = benches.pop("shared")
-    return {name: _command(name, bench, shared) for name, bench in benches.items()}
-
-
-COMMANDS = _commands()
+_BENCHES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_SHARED = _BENCHES.pop("shared")
+COMMANDS = {name: _command(name, bench, _SHARED) for name, bench in _BENCHES.items()}

@@ -145,8 +145,7 @@ def ranking_page(result: Mapping[str, Any]) -> str:
     for one in [*rows, *points]:
         genes |= zip(one["genes"], one["names"], strict=True)
     place = {gene: i for i, gene in enumerate(genes)}
-    known = {one["gene"]: one for one in result.get("gene_facts", ())}
-    facts = [known.get(gene, {"description": None, "link": None}) for gene in genes]
+    facts = {x["gene"]: [x["description"], x["link"]] for x in result.get("gene_facts", ())}
 
     def drawn(row: Mapping[str, Any], evidence: list[tuple[str, str]]) -> dict[str, Any]:
         inside = {gene: i for i, gene in enumerate(row["genes"])}
@@ -171,7 +170,7 @@ def ranking_page(result: Mapping[str, Any]) -> str:
         "rows": [drawn(row, evidence) for row, evidence in zip(rows, lines, strict=True)],
         "points": [[place[gene] for gene in one["genes"]] for one in points],
         "genes": list(genes.items()),
-        "facts": [[one["description"], one["link"]] for one in facts],
+        "facts": [facts.get(gene, [None, None]) for gene in genes],
         "file": result["file"].removesuffix(".parquet"),
         "relations": [[*style, name] for name, style in styles.items()],
     }
