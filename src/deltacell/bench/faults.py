@@ -91,6 +91,7 @@ def run(minutes: float = 1.0, seed: int = 0, only: str = "") -> dict[str, Any]:
     place = MEMORY if os.access(MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="deltacell-faults-", dir=place) as folder:
         artefacts = Path(folder, "artefacts")
+        importlib.import_module("lightning")  # slow to import, and needed by the first fork
         code, _, output = Fork(partial(write_artefacts, artefacts)).end()
         if code:
             raise DeltacellError(output[-2000:])
@@ -101,7 +102,7 @@ def run(minutes: float = 1.0, seed: int = 0, only: str = "") -> dict[str, Any]:
             process.progress("faults", round(min(took, seconds)), round(seconds))
             numbers = [divmod(turn, len(chosen)) for turn in range(first, first + workers)]
             turns = [(chosen[kind], f"{seed}.{number}") for number, kind in numbers]
-            lasts = min(5.0, max(0.2, seconds / 120))
+            lasts = min(5.0, max(0.1, seconds / 120))
             forks = [Fork(partial(take_turn, artefacts, *turn, lasts)) for turn in turns]
             for (kind, seeded), fork in zip(turns, forks, strict=True):
                 code, outcomes, output = fork.end()

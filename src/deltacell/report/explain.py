@@ -51,7 +51,7 @@ def _print_brief(result: Mapping[str, Any]) -> None:
         plain = printable(text)
         return plain if len(plain) <= wide else f"{plain[: wide - 1]}…"
 
-    doubts = {"Confidence is low": result["doubts"], "Not equal in both": result["unequal"]}
+    doubts = {"Confidence is low": result["doubts"], "Differences in the setup": result["unequal"]}
     above = [f"{name}: {'; '.join(of)}." for name, of in doubts.items() if of]
     above += [f"- {one}" for one in result["evidence"][:3]]
     below = ["what to try", *(f"- {one}" for one in result["advice"][:2])]
@@ -84,8 +84,8 @@ def _main_table(result: Mapping[str, Any]) -> Piece:
         keys = ("kind", "seconds_s", "share", "name")
         causes = [{**one, "seconds_s": one["seconds"]} for one in result["causes"]]
         rows = [[_cell(key, one[key]) for key in keys] for one in causes]
-        columns = ("what", "per step", "share", "most of it")
-        return Piece("where a step goes, by the device", columns, rows)
+        columns = ("what", "per step", "share", "mostly")
+        return Piece("where the time of a step goes, on the device", columns, rows)
     first = result["tables"][0]
     rows = _cells({**first, "rows": sorted(first["rows"], key=lambda row: -(row[1] or 0.0))})
     # On a narrow terminal, the columns per epoch would fold the names of the rows.
@@ -108,10 +108,10 @@ def _cut(value: Any) -> Any:
 
 _BAR = ("part", "a_s", "b_s", "change_s", "share_of_gap")
 _LISTS = {
-    "unequal": "not equal in both",
+    "unequal": "differences in the setup",
     "evidence": "evidence",
     "advice": "what to try",
-    "warnings": "to be aware of",
+    "warnings": "warnings",
 }
 
 
@@ -140,7 +140,7 @@ def _reconciliation(result: Mapping[str, Any]) -> Iterator[Piece]:
     a, b, compared = result["a"], result["b"], result["comparison"]
     yield Piece("evidence", (), result["evidence"])
     wrong = [one["sentence"] for one in result["contradictions"]]
-    yield Piece("what is wrong or missing", (), wrong)
+    yield Piece("contradictions and gaps", (), wrong)
     pers = ("step", "sample", "epoch")
     rows, times = [], []
     for one in result["measurements"]:
@@ -152,13 +152,13 @@ def _reconciliation(result: Mapping[str, Any]) -> Iterator[Piece]:
         taken = [one[side][f"{per}_s"] for per in pers for side in ("a", "b")]
         if any(taken):
             times.append((one["name"], *(_cell("_s", seconds) for seconds in taken)))
-    title = f"what each measurement supports, {b} by {a}"
+    title = f"ratio that each measurement supports, {b} to {a}"
     yield Piece(title, ("measurement", "claimed", "supports"), rows)
     columns = ("measurement", *(f"{per}, {side}" for per in pers for side in (a, b)))
-    yield Piece("times of each; an epoch is its samples at this rate", columns, times)
+    yield Piece("times; an epoch is its number of samples at this rate", columns, times)
     if compared is not None:
         yield from (_waterfall(fall, a, b) for fall in compared["waterfalls"])
-        yield Piece("not equal in both", (), compared["unequal"])
+        yield Piece("differences in the setup", (), compared["unequal"])
     yield Piece("what to measure next", (), result["advice"])
 
 

@@ -16,7 +16,7 @@ SENTENCES = 5  # sentences that are not folded away, unless there are more warni
 COLOURS = 10  # colours of relations; further relations reuse them with dashes
 
 _ENDS = {
-    None: "from the lowest score up",
+    None: "in order of increasing score",
     "lowest": "lowest scores: the sickest",
     "highest": "highest scores: the fittest",
 }
@@ -91,7 +91,7 @@ def _tables(result: Mapping[str, Any]) -> list[Piece]:
     of_votes = "genes measured in_place_of relation weight run"
     of_nearest = "genes distance measured predicted part"
     return [
-        _table("The measured sets it rests on", of_votes, votes),
+        _table("The measured sets it is based on", of_votes, votes),
         _table("The nearest measured sets", of_nearest, result["nearest"]),
         _table("What the relations contribute", "relation links contribution", result["relations"]),
         _table("What each run predicts", "run seed model score", runs),
