@@ -1,12 +1,9 @@
 """Fault injection: damaged files, hostile input, and commands that are killed or fail.
 
-A *flip* damages a file that the program wrote and reads it: the outcome must be an error or the
-original content. A *fuzz* alters a source file: the outcome must be an error or a result. An
-*injection* kills a command, or makes it fail, at one of its file operations: existing files must
-stay intact, and rerunning the command must give the result of an undisturbed run.
-
-Cases run in forked processes, so a crash is counted and does not end the benchmark. The parent
-process only imports, because a library that has started threads does not survive a fork.
+A *flip* damages a file that the program wrote, a *fuzz* alters a source file, and an *injection*
+kills a command, or makes it fail, at one of its file operations; see docs/reliability.md. Cases run
+in forked processes, so a crash does not end the benchmark. The parent only imports, because threads
+of libraries do not survive a fork.
 """
 
 from __future__ import annotations

@@ -36,14 +36,11 @@ progress: Progress = silent
 
 
 class PeakMemory:
-    """Peak memory of this process since the object was created, above what it held then.
-
-    The peak that the system reports is reset first, which only Linux supports.
-    """
+    """Peak memory of this process since the object was created, above what it held then."""
 
     def __init__(self) -> None:
         gc.collect()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # Only Linux can reset the peak.
             Path("/proc/self/clear_refs").write_text("5")
         self._before = peak_mib("VmRSS")
 

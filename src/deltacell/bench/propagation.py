@@ -276,10 +276,7 @@ def scaling(strategies: Sequence[str] = ("shared", "delta"), quick: bool = False
 
 
 def random_cell(n_genes: int, n_edges: int) -> Cell:
-    """Return a cell in which each relation has half the edges of the one before.
-
-    The expected degree of a gene falls with the square root of its index in every relation.
-    """
+    """Return a cell whose relations halve in size and whose degrees fall with the gene's index."""
     rng, relations = np.random.default_rng(0), []
     for number in range(RELATIONS):
         n = max(1, round(n_edges * 2 ** (RELATIONS - 1 - number) / (2**RELATIONS - 1)))

@@ -32,19 +32,10 @@ def markdown_reconciliation(result: Mapping[str, Any]) -> str:
 
 def print_explanation(result: Mapping[str, Any], *, full: bool = False) -> None:
     """Print an explanation, from `Explanation.to_json`; without ``full``, in `MOST_LINES` lines."""
+    print_line(result["sentence"], style="bold")
     if full:
-        print_line(result["sentence"], style="bold")
         print_pieces(_explanation(result, _short_tables(result)))
-    else:
-        _print_brief(result)
-
-
-def markdown_explanation(result: Mapping[str, Any]) -> str:
-    return markdown(result["sentence"], _explanation(result, result["tables"]))
-
-
-def _print_brief(result: Mapping[str, Any]) -> None:
-    """Print the sentence, its confidence, one table, what to try, and where to look."""
+        return
     wide = console().width
 
     def one_line(text: str) -> str:
@@ -54,11 +45,9 @@ def _print_brief(result: Mapping[str, Any]) -> None:
     doubts = {"Confidence is low": result["doubts"], "Differences in the setup": result["unequal"]}
     above = [f"{name}: {'; '.join(of)}." for name, of in doubts.items() if of]
     above += [f"- {one}" for one in result["evidence"][:3]]
-    below = ["what to try", *(f"- {one}" for one in result["advice"][:2])]
-    below = [
-        *(below if result["advice"] else ()),
-        "Use --full for everything, or --html page.html.",
-    ]
+    below = ["what to try"] if result["advice"] else []
+    below += [f"- {one}" for one in result["advice"][:2]]
+    below.append("Use --full for everything, or --html page.html.")
     if result["timeline"] is not None:
         path = result["facts"][-1]["path"]
         below.append(f"To see the events themselves, drop {path} on https://ui.perfetto.dev.")
@@ -67,12 +56,15 @@ def _print_brief(result: Mapping[str, Any]) -> None:
     # A table has two lines above its rows, and a total below them.
     sentence = len(textwrap.wrap(printable(result["sentence"]), wide))
     left = MOST_LINES - sentence - len(above) - len(below) - 3
-    print_line(result["sentence"], style="bold")
     for line in above:
         print_line(one_line(line))
     print_table(title, columns, [*rows[: max(min(left, 8), 2)], *last], total=total)
     for line in below:
         print_line(line if "perfetto" in line else one_line(line), soft_wrap=True)
+
+
+def markdown_explanation(result: Mapping[str, Any]) -> str:
+    return markdown(result["sentence"], _explanation(result, result["tables"]))
 
 
 def _main_table(result: Mapping[str, Any]) -> Piece:

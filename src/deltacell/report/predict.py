@@ -105,11 +105,7 @@ def _table(title: str, columns: str, rows: Sequence[Mapping[str, Any]]) -> Piece
 
 
 def evidence_lines(known: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the evidence for a gene set as pairs of its kind and a text.
-
-    ``known`` is a row of a ranking or an explained set, with its evidence at the top level or under
-    ``evidence``.
-    """
+    """Return the evidence for a row of a ranking or an explained set: pairs of kind and text."""
     known = {"votes": (), "lost": (), "terms": (), **known, **known.get("evidence", {})}
     lines = [
         (
