@@ -23,9 +23,9 @@ def test_the_first_lines_say_what_it_is_and_how_far_to_trust_it(parsed, made_ran
     page = parsed(ranking_page(result))
     tags = [tag for tag, _ in page.elements]
     assert tags.index("h1") < min(tags.index(tag) for tag in ("figure", "section", "table", "ul"))
-    assert page.texts["p"][0] == "60 gene sets of 9,880 over 40 genes"
+    assert page.texts["p"][0] == "60 of 9,880 gene sets of 40 genes"
     assert result["title"] in page.texts["bdi"]
-    assert re.search(r"On 50 measured sets .* Pearson of 0\.50", page.texts["p"][1])
+    assert re.search(r"On 50 measured sets .* is 0\.50", page.texts["p"][1])
     for words in ("Sentence 0.", "Sentence 6.", "More about this list (2)", "run-2", "0.40"):
         assert words in page.words
     text = ranking_page(result)
@@ -77,7 +77,7 @@ def test_little_is_a_page_too(parsed, made_ranking, rows, measured, size):
     page, whole = parsed(ranking_page(result)), parsed(ranking_page(made_ranking(10)))
     assert len(rows_of(page)) == rows
     assert bool(page.all("figure")) == bool(measured)
-    assert ("There is no row in this list" in page.words) == (rows == 0)
+    assert ("The list is empty" in page.words) == (rows == 0)
     # Empty columns are left out.
     for name in ("number spread", "number measured", "status", "evidence"):
         assert (len(page.all("td", name)), len(whole.all("td", name))) == (0, 10)
@@ -93,7 +93,7 @@ def test_at_most_so_many_rows_of_each_end_and_it_says_so(made_ranking):
     half = list(range(1, MOST_ROWS // 2 + 1))
     for end in ("lowest", "highest"):
         assert [one["rank"] for one in drawn if one["end"] == end] == half
-    assert "of each end, 2,000 together; 1,040 more are in ranking.parquet" in text
+    assert "of each end, 2,000 in total; 1,040 more are in ranking.parquet" in text
 
 
 def test_hostile_names_are_only_ever_text(parsed, made_ranking, made_demo, hostile):

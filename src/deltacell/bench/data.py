@@ -1,4 +1,4 @@
-"""How fast batches come: this loader beside two pipelines that build a record per genotype."""
+"""Throughput of the loader, compared with two pipelines that build a record per genotype."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from deltacell.screen import Loader, Screen
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """Measure three ways of loading the same random triples, side by side.
+    """Measure three ways of loading the same random triples.
 
-    ``columnar`` is the `Loader`. Through PyG's DataLoader, ``per_record`` makes a `Data` per
-    genotype, with its deleted genes and its score, and ``lazy`` a `HeteroData`, with every edge of
-    the cell and masks of what lives. They take turns, and the median after the first turn counts.
+    ``columnar`` is the `Loader`. The others use PyG's DataLoader: ``per_record`` builds a `Data`
+    per genotype, with its deleted genes and its score, and ``lazy`` a `HeteroData`, with every edge
+    of the cell and masks of the living ones. They take turns; the median after the first counts.
     """
     cell = Cell.synthetic("demo" if quick else "yeast")
-    screen = random_triples(cell, 20_000 if quick else 100_000)
+    screen = random_triples(cell, 5_000 if quick else 100_000)
     shuffled: Any = {"shuffle": True, "generator": torch.Generator().manual_seed(0)}
     ways: dict[str, Iterable[Any]] = {
         "columnar": Loader(screen, batch_size=64, seed=0),
         "per_record": DataLoader(Records(screen), batch_size=64, **shuffled),
         "lazy": DataLoader(Mutants(cell, screen), batch_size=8, **shuffled),
     }
-    repeats, seconds = (3, 0.3) if quick else (5, 1.0)
+    repeats, seconds = (3, 0.1) if quick else (5, 1.0)
     rates = {name: partial(rate, batches, seconds) for name, batches in ways.items()}
     turns = in_turns(rates, repeats + 1)
     speed = {name: median(of_turns[1:]) for name, of_turns in turns.items()}
@@ -66,14 +66,14 @@ def rate(batches: Iterable[Any], seconds: float) -> float:
         for batch in batches:
             samples += getattr(batch, "num_graphs", None) or len(batch)
             took = time.perf_counter() - begin
-            # The loader gathers a whole epoch at once, so a part of one would be too cheap.
+            # The loader gathers a whole epoch at once, so only whole epochs count.
             if took >= seconds and not isinstance(batches, Loader):
                 break
     return samples / took
 
 
 class Records(Dataset[Any]):
-    """A record per genotype, made into a `Data` when asked for, as DANGO does."""
+    """A record per genotype, turned into a `Data` on access, as in DANGO."""
 
     def __init__(self, screen: Screen) -> None:
         sets = [one.tolist() for one in screen.genotypes]
@@ -84,12 +84,12 @@ class Records(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         deleted, score = self.records[index]
-        # With as many nodes as deleted genes, PyG's `batch` vector says whose each of them is.
+        # With one node per deleted gene, PyG's `batch` vector assigns genes to genotypes.
         return Data(deleted=torch.tensor(deleted), y=torch.tensor([score]), num_nodes=len(deleted))
 
 
 class Mutants(Records):
-    """A whole mutant per genotype: all edges of the cell with masks of what lives."""
+    """A whole mutant per genotype: all edges of the cell, with masks of the living ones."""
 
     def __init__(self, cell: Cell, screen: Screen) -> None:
         super().__init__(screen)

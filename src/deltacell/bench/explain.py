@@ -1,10 +1,10 @@
-"""How often the first sentence of an explanation names the true cause, by kind of cause."""
+"""Benchmark of explanations: how often the first sentence names the true cause."""
 
 from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -17,7 +17,7 @@ from deltacell.bench import process
 from deltacell.bench.simulate import Program, write
 from deltacell.profile.explain import explain
 
-NOISE = (0.02, 0.05, 0.15)  # spread of the time per step of pairs that differ by noise alone
+NOISE = (0.02, 0.05, 0.15)  # spread of the time per step in pairs that differ by noise alone
 
 GPU = Program()
 CPU = Program(device=None, attention=900.0, gemm=1100.0, loader=300.0)
@@ -72,37 +72,34 @@ def judge(case: Case, sentence: str) -> str:
 
 def cases(seed: int = 0) -> Iterator[Case]:
     for number, case in enumerate(_planted()):
-        vary = _varied(np.random.default_rng([seed, number]))
-        other = None if case.b is None else vary(case.b)
-        yield replace(case, a=vary(case.a), b=other, seed=10_000 * seed + number)
+        other = None if case.b is None else _varied(case.b, seed, number)
+        a = _varied(case.a, seed, number)
+        yield replace(case, a=a, b=other, seed=10_000 * seed + number)
     for noise in NOISE:
         for number in range(20):
             base = (GPU, CPU, replace(GPU, sync=False), replace(GPU, steps=25))[number % 4]
-            vary = _varied(np.random.default_rng([seed, 500 + number]))
-            program = replace(vary(base) if number % 4 < 3 else base, noise=noise)
+            base = _varied(base, seed, 500 + number) if number % 4 < 3 else base
+            program = replace(base, noise=noise)
             kind, said = f"pair: noise of {100 * noise:.0f} % alone", "no difference beyond noise"
             yield Case(kind, program, program, (said,), "^$", 10_000 * seed + 5000 + number)
 
 
-def _varied(rng: np.random.Generator) -> Callable[[Program], Program]:
-    """Return a function that varies what has nothing to do with a cause, the same for A and B."""
+def _varied(program: Program, seed: int, number: int) -> Program:
+    """Vary the properties that are unrelated to the cause, in the same way for A and B."""
+    rng = np.random.default_rng([seed, number])
     size, host = np.exp(rng.uniform(-0.3, 0.3, 2)).tolist()
     layers, steps = int(rng.integers(3, 7)), int(rng.integers(8, 20))
     noise, stacked = float(rng.uniform(0.01, 0.04)), bool(rng.integers(0, 2))
-
-    def vary(program: Program) -> Program:
-        return replace(
-            program,
-            attention=program.attention * size,
-            gemm=program.gemm * size,
-            host=program.host * host,
-            layers=layers,
-            steps=min(program.steps, steps),
-            noise=noise,
-            stacks=program.stacks or (stacked and program.work_before is None),
-        )
-
-    return vary
+    return replace(
+        program,
+        attention=program.attention * size,
+        gemm=program.gemm * size,
+        host=program.host * host,
+        layers=layers,
+        steps=min(program.steps, steps),
+        noise=noise,
+        stacks=program.stacks or (stacked and program.work_before is None),
+    )
 
 
 def _planted() -> Iterator[Case]:

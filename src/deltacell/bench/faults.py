@@ -1,12 +1,9 @@
-"""Faults, made on purpose: damaged files, hostile input, and commands that are killed or refused.
+"""Fault injection: damaged files, hostile input, and commands that are killed or fail.
 
-A *flip* damages a file that the program wrote and reads it: the outcome must be an error or what
-was written. A *fuzz* changes a file that somebody else wrote: the outcome must be an error or a
-result. An *injection* kills a command, or fails it, at one of its file operations: what was there
-before must be whole, and the command must end as if nothing had happened when it is rerun.
-
-Cases run in forked processes, so that a crash is counted and does not end the bench. Processes that
-fork only import: a library that has started threads does not survive a fork.
+A *flip* damages a file that the program wrote, a *fuzz* alters a source file, and an *injection*
+kills a command, or makes it fail, at one of its file operations; see docs/reliability.md. Cases run
+in forked processes, so a crash does not end the benchmark. The parent only imports, because threads
+of libraries do not survive a fork.
 """
 
 from __future__ import annotations
@@ -62,23 +59,22 @@ from deltacell.train.run_directory import Checkpoints, read_config
 from deltacell.verbs import rank
 
 Reader = Callable[[Path], Any]
-Cases = Iterator[tuple[Callable[[], Any], Any]]  # calls, and what they must return if not None
+Cases = Iterator[tuple[Callable[[], Any], Any]]  # calls, and their expected results unless None
 
 FAULTS = {"kill": None, "ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EACCES": errno.EACCES}
 OUTCOMES = ("clean", "right", "failures")
 WATCHED = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link")
-MEMORY = Path("/dev/shm")  # a folder that no disk slows down, where there is one
-HANGS = 600  # seconds after which a command or the cases of a turn are killed
+MEMORY = Path("/dev/shm")  # used if it exists, because disks are slow
+TIMEOUT = 600  # seconds until a command or the cases of a turn are killed
 FORK = multiprocessing.get_context("fork")
 
 
 def run(minutes: float = 1.0, seed: int = 0, only: str = "") -> dict[str, Any]:
-    """Make faults for some minutes, one process per core, of kinds that begin as ``only`` says.
+    """Inject faults for some minutes, one process per core; ``only`` selects kinds by prefix.
 
-    The kinds take turns of the same length, so that cheap ones get more tries.
-
-    A case is ``clean`` if it ended in an error that says what is wrong, and rerunning a command
-    worked; ``right`` if it ended in the right result; all others are ``failures``.
+    The kinds take turns of equal length, so cheap ones get more tries. A case is ``clean`` if it
+    ended in an error that says what is wrong and a command could be rerun, ``right`` if it ended in
+    the right result; all others are ``failures``.
     """
     kinds = [f"flip {kind}" for kind in flipped()] + [f"fuzz {kind}" for kind in fuzzed()]
     kinds += [f"inject {name}" for name in COMMANDS]
@@ -91,15 +87,26 @@ def run(minutes: float = 1.0, seed: int = 0, only: str = "") -> dict[str, Any]:
     found, failures = Counter[tuple[str, str]](), list[dict[str, str]]()
     place = MEMORY if os.access(MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="deltacell-faults-", dir=place) as folder:
-        Fork(partial(write_artefacts, Path(folder, "artefacts"))).must()
-        work = partial(take_turns, Path(folder), chosen, seconds, seed, workers)
-        for fork in [Fork(partial(work, first), hangs=0) for first in range(workers)]:
-            while not fork.result.poll(0.2):
-                done = min(time.monotonic() - began, seconds)
-                process.progress("faults", round(done), round(seconds))
-            counted, failed = fork.must()
-            found.update(counted)
-            failures += failed
+        artefacts = Path(folder, "artefacts")
+        importlib.import_module("lightning")  # slow to import, and needed by the first fork
+        code, _, output = Fork(partial(write_artefacts, artefacts)).end()
+        if code:
+            raise DeltacellError(output[-2000:])
+        for first in count(0, workers):
+            took = time.monotonic() - began
+            if first >= len(chosen) and took > seconds:
+                break
+            process.progress("faults", round(min(took, seconds)), round(seconds))
+            numbers = [divmod(turn, len(chosen)) for turn in range(first, first + workers)]
+            turns = [(chosen[kind], f"{seed}.{number}") for number, kind in numbers]
+            lasts = min(5.0, max(0.1, seconds / 120))
+            forks = [Fork(partial(take_turn, artefacts, *turn, lasts)) for turn in turns]
+            for (kind, seeded), fork in zip(turns, forks, strict=True):
+                code, outcomes, output = fork.end()
+                crashed = {"failures": 1}, [f"exit code {code}: {output[-300:]}"]
+                counts, failed = outcomes or crashed
+                found.update({(kind, outcome): n for outcome, n in counts.items()})
+                failures += [{"kind": kind, "failure": f"seed {seeded}, {one}"} for one in failed]
     rows: list[dict[str, Any]] = []
     for kind in chosen:
         row = {outcome: found[kind, outcome] for outcome in OUTCOMES}
@@ -109,71 +116,49 @@ def run(minutes: float = 1.0, seed: int = 0, only: str = "") -> dict[str, Any]:
 
 
 class Fork:
-    """A call in a forked process: its exit code, its result, and what it printed."""
+    """A call in a forked process: its exit code, its result and its output."""
 
-    def __init__(self, work: Callable[[], Any], hangs: int = HANGS) -> None:
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115
         self.result, theirs = FORK.Pipe(duplex=False)
-        self._process = FORK.Process(target=self._run, args=(work, theirs, hangs))
+        self._process = FORK.Process(target=self._run, args=(work, theirs))
         self._process.start()
         theirs.close()
 
-    def _run(self, work: Callable[[], Any], result: Any, hangs: int) -> None:
-        signal.alarm(hangs)
-        self.result.close()  # Otherwise a fork whose parent is gone waits for itself to read.
-        for printed in (1, 2):
-            os.dup2(self._said.fileno(), printed)
+    def _run(self, work: Callable[[], Any], result: Any) -> None:
+        signal.alarm(TIMEOUT)
+        self.result.close()  # Otherwise a fork that outlives its parent could block in `send`.
+        for stream in (1, 2):
+            os.dup2(self._output.fileno(), stream)
         result.send((work(), list(sys.modules)))
 
     def end(self) -> tuple[int, Any, str]:
-        """Wait; return the exit code, negative for a signal, the result, and what was printed."""
+        """Wait; return the exit code, negative for a signal, the result and the output."""
         result, imported = None, list[str]()
         with suppress(EOFError):
             result, imported = self.result.recv()
         self._process.join()
-        # What one fork took time to import, the next will find.
+        # Later forks need not import these again.
         for name in set(imported) - set(sys.modules):
             with suppress(Exception):
                 importlib.import_module(name)
-        with self._said as said:
-            said.seek(0)
-            return self._process.exitcode or 0, result, said.read().decode(errors="replace").strip()
-
-    def must(self) -> Any:
-        code, result, said = self.end()
-        if code:
-            raise DeltacellError(said[-2000:])
-        return result
+        with self._output as output:
+            output.seek(0)
+            text = output.read().decode(errors="replace").strip()
+        return self._process.exitcode or 0, result, text
 
 
-def take_turns(
-    base: Path, kinds: list[str], seconds: float, seed: int, workers: int, first: int
-) -> tuple[Counter[tuple[str, str]], list[dict[str, str]]]:
-    """Take every n-th turn until the time is over and every kind had one."""
-    found, failures = Counter[tuple[str, str]](), list[dict[str, str]]()
-    until, parent = time.monotonic() + seconds, os.getppid()
-    for turn in count(first, workers):
-        if os.getppid() != parent or (turn >= len(kinds) and time.monotonic() > until):
-            break
-        kind, seeded = kinds[turn % len(kinds)], f"{seed}.{turn // len(kinds)}"
-        lasts = min(5.0, max(0.2, seconds / 120))
-        code, outcomes, said = Fork(partial(take_turn, base, kind, seeded, lasts)).end()
-        if outcomes is None:
-            outcomes = {"failures": 1}, [f"the process ended with {code}: {said[-300:]}"]
-        found.update({(kind, outcome): n for outcome, n in outcomes[0].items()})
-        failures += [{"kind": kind, "failure": f"seed {seeded}, {one}"} for one in outcomes[1]]
-    return found, failures
-
-
-def take_turn(base: Path, kind: str, seed: str, seconds: float) -> tuple[Counter[str], list[str]]:
-    """Run cases of one kind for some seconds; return how many had which outcome, and failures."""
+def take_turn(
+    artefacts: Path, kind: str, seed: str, seconds: float
+) -> tuple[Counter[str], list[str]]:
+    """Run cases of one kind for some seconds; return the number of each outcome, and failures."""
     found, failures, until = Counter[str](), list[str](), time.monotonic() + seconds
     how, _, what = kind.partition(" ")
-    with copied(base / "artefacts") as folder:
+    with copied(artefacts) as folder:
         for call, expected in CASES[how](folder, what, random.Random(f"{kind} {seed}")):
-            outcome, said = outcome_of(call, expected)
+            outcome, problem = outcome_of(call, expected)
             found[outcome] += 1
-            failures += [f"case {found.total()}: {said}"] if said else []
+            failures += [f"case {found.total()}: {problem}"] if problem else []
             if time.monotonic() >= until:
                 break
     return found, failures
@@ -196,12 +181,12 @@ def outcome_of(call: Callable[[], Any], expected: Any = None) -> tuple[str, str]
         return "failures", f"{type(error).__name__}: {str(error)[:300]}"
     if expected is None or found == expected:
         return "right", ""
-    return "failures", "accepted, and it is not what was written"
+    return "failures", "accepted, but differs from what was written"
 
 
 # --- the files ---
 
-#: A file of each format, by the name of its reader; of a workbook, a line per file in it.
+#: A file of each format by the name of its reader; a workbook has one line per file in it.
 SAMPLES = {
     Path(file.name).stem: file.read_text("utf-8")
     for file in sorted(files("deltacell.bench").joinpath("samples").iterdir(), key=str)
@@ -225,7 +210,7 @@ def write_artefacts(folder: Path) -> None:
     (folder / "sources").mkdir()
     for name in ("biogrid", "string_physical", "table", "gene_table"):
         (folder / "sources" / f"{name}.txt").write_text(SAMPLES[name])
-        if name == "biogrid":  # What the command replaces was imported from less.
+        if name == "biogrid":  # The command replaces an import of this file alone.
             import_folder(folder / "sources").save(folder / "import")
 
 
@@ -242,7 +227,7 @@ def training(artefacts: Path) -> list[str]:
 
 
 def hash_of_state(state: Any) -> str:
-    """Return a key of a checkpoint's state, in which every bit of its tensors counts."""
+    """Return a hash of a checkpoint's state, including every bit of its tensors."""
     leaves, structure = tree_flatten(state)
     plain = [
         (one.dtype, one.shape, one.numpy().tobytes()) if isinstance(one, torch.Tensor) else one
@@ -253,11 +238,11 @@ def hash_of_state(state: Any) -> str:
 
 # --- flips and fuzzes ---
 
-#: Kinds of fuzzes whose sample, or whose reader's package, has another name.
+#: Fuzz kinds whose sample, or whose reader's package, has another name.
 SAMPLE_OF = {"gene sets": "sets", "any file": "table", "explanation": "trace"}
 NEEDS = {"sbml": "cobra", "xlsx": "fastexcel"}
 
-#: What stands in fields of files that somebody made by hand, by accident or on purpose.
+#: Values that occur in fields of files made by hand, by accident or on purpose.
 NASTY: tuple[bytes, ...] = (
     *(b"", b" ", b"NA", b"nan", b"inf", b"-inf", b"1e39", b"-1e39", b"1e400", b"-1e-400", b"0x1p3"),
     *(b"-0.0", b"1,5", b"1_000", b"9" * 400, b"-1", b"2", b"18446744073709551616", b"1e", b"--"),
@@ -272,7 +257,7 @@ SEPARATORS = (b"\t", b",", b" ", b'"', b":", b"<", b">")
 
 
 def flipped() -> dict[str, tuple[str, Reader]]:
-    """Return the files of `write_artefacts` by kind, and what reads them, to be compared."""
+    """Return for each kind a pattern of files of `write_artefacts`, and their reader."""
 
     def stored(kind: str, folder: Path) -> Any:
         found = store.read(folder / kind, kind)
@@ -299,7 +284,7 @@ def flipped() -> dict[str, tuple[str, Reader]]:
 
 
 def fuzzed() -> dict[str, tuple[bytes, Reader]]:
-    """Return a sample and the reader of every source format whose packages are installed."""
+    """Return the sample and the reader of every format whose packages are installed."""
     genes = Genes(
         ["YAL001C", "YAL002W", "YAL003W", "YAL004W", "YDL227C"],
         ["TFC3", "VPS8", "EFB1", None, "HO"],
@@ -312,7 +297,7 @@ def fuzzed() -> dict[str, tuple[bytes, Reader]]:
         found = found if isinstance(found, list) else [found]
         return [one.on(genes, "drop") for one in found if hasattr(one, "on")]
 
-    # Of two readers of one name, the first is that of the sample.
+    # If two readers share a name, the sample is for the first.
     by_name = {reader.name: reader for reader in reversed(READERS)}
     found: dict[str, Reader] = {
         **{name: partial(reading, reader) for name, reader in by_name.items()},
@@ -350,7 +335,7 @@ def fuzzes(artefacts: Path, kind: str, rng: random.Random) -> Cases:
     (folder / "genes.txt").write_text(SAMPLES["string_genes"])
     file = folder / f"file.{kind}"
     file.write_bytes(workbook(sample) if kind == "xlsx" else sample)
-    # The sample itself is read, or all its changes would be refused for another reason.
+    # If the sample itself could not be read, all its changes would fail for that reason.
     read(file)
     while True:
         data = changed_by_hand(rng, sample, others)
@@ -362,7 +347,7 @@ def fuzzes(artefacts: Path, kind: str, rng: random.Random) -> Cases:
 
 
 def damaged(rng: random.Random, data: bytes) -> bytes:
-    """Return bytes as a bad disk, cable or transfer leaves them."""
+    """Return the bytes with damage typical of a bad disk, cable or transfer."""
     at, length = rng.randrange(len(data)), 1 + rng.randrange(512)
     flip = bytes([data[at] ^ 1 << rng.randrange(8)])
     holes = [*[flip] * 5, rng.randbytes(1), bytes(length), rng.randbytes(length)]
@@ -376,7 +361,7 @@ def damaged(rng: random.Random, data: bytes) -> bytes:
 
 
 def changed_by_hand(rng: random.Random, data: bytes, others: list[bytes]) -> bytes:
-    """Return a file as somebody else may have written it."""
+    """Return the file with changes that somebody may have made by hand."""
     for _ in range(1 + rng.randrange(3)):
         kind, lines = rng.randrange(8), data.split(b"\n")
         line = rng.randrange(len(lines))
@@ -398,12 +383,12 @@ def changed_by_hand(rng: random.Random, data: bytes, others: list[bytes]) -> byt
 
 
 def workbook(lines: bytes) -> bytes:
-    """Return a zip with a file per line: its name, a tab and its text."""
+    """Return a zip with one file per line, which holds its name, a tab and its text."""
     packed = io.BytesIO()
     with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(packed, "w") as archive:
         for line in lines.splitlines():
             name, _, text = line.partition(b"\t")
-            # A file in a zip has a name, which ends at a NUL.
+            # A zip cannot store an empty name, and a NUL ends a name.
             archive.writestr(name.decode(errors="replace").lstrip("\0") or "?", text)
     return packed.getvalue()
 
@@ -412,12 +397,12 @@ def workbook(lines: bytes) -> bytes:
 
 
 class Command(NamedTuple):
-    """A command that is failed at its file operations: what it starts from and leaves behind."""
+    """A command whose file operations are made to fail."""
 
-    words: tuple[str, ...]  # as typed in a folder with a copy of all artefacts
-    out: str  # what it makes
-    result: Reader  # gives a key of what it left in a folder; raises if that is damaged
-    resume: tuple[str, ...] = ()  # what a user runs after a fault, where run.json exists
+    words: tuple[str, ...]  # run in a folder with a copy of all artefacts
+    out: str  # the file or directory that it writes
+    result: Reader  # returns a key of the output; raises an error if that is damaged
+    resume: tuple[str, ...] = ()  # rerun with these words instead if the output exists
 
 
 def injections(artefacts: Path, name: str, rng: random.Random) -> Cases:
@@ -430,7 +415,7 @@ def injections(artefacts: Path, name: str, rng: random.Random) -> Cases:
         raise DeltacellError(f"the command failed without a fault: {said}")
 
     def injection(at: int, fault: str) -> None:
-        """Raise a `DeltacellError` if the command failed as it should and could be rerun."""
+        """Raise a `DeltacellError` if the command failed cleanly and could be rerun."""
 
         def check(holds: bool, problem: str) -> None:
             if not holds:
@@ -439,21 +424,21 @@ def injections(artefacts: Path, name: str, rng: random.Random) -> Cases:
         with copied(artefacts) as folder:
             code, said, _ = carry_out(folder, command.words, at, FAULTS[fault])
             ends = code in (-signal.SIGKILL, 0) if fault == "kill" else code >= 0
-            check(ends, f"it ended with {code}: {said[-200:]}")
-            blames = "a fault of deltacell" in said or "Traceback" in said
-            check(not blames, f"it blames itself: {said[-300:]}")
+            check(ends, f"exit code {code}: {said[-200:]}")
+            is_bug = "(this is a " in said or "Traceback" in said
+            check(not is_bug, f"reported as a bug: {said[-300:]}")
             found = result_of(command, folder)
             allowed = (right,) if code == 0 else (before, right, "unfinished")
-            check(found in allowed, f"it ended with {code} and left another result: {found}")
+            check(found in allowed, f"exit code {code} with another result: {found}")
             if code == 0:
                 return
             begun = command.resume and (folder / command.out).exists()
             code, said, _ = carry_out(folder, command.resume if begun else command.words)
             again = code == 0 and result_of(command, folder) == right
-            check(again, f"rerun it ended with {code}, or in another result: {said[-200:]}")
+            check(again, f"the rerun has exit code {code} or another result: {said[-200:]}")
             left = [path.name for path in folder.rglob(".*.tmp")]
-            check(not left, f"left behind: {left}")
-        raise DeltacellError("failed, and rerun")
+            check(not left, f"temporary files were left: {left}")
+        raise DeltacellError("the command failed and was rerun")
 
     while True:
         yield partial(injection, 1 + rng.randrange(operations), rng.choice(list(FAULTS))), None
@@ -469,7 +454,7 @@ def result_of(command: Command, folder: Path) -> str | None:
 def carry_out(
     folder: Path, words: tuple[str, ...], at: int = 0, number: int | None = None
 ) -> tuple[int, str, int]:
-    """Run a command with a fault at operation `at`; return its exit code, output, operations."""
+    """Run a command with a fault at operation ``at``; return exit code, output and operations."""
 
     def work() -> tuple[Any, int]:
         os.chdir(folder)
@@ -487,7 +472,7 @@ def carry_out(
 
 
 def inject(folder: Path, at: int, number: int | None) -> Callable[[], int]:
-    """Count this process's file operations in a folder; at operation `at`, fail or be killed."""
+    """Count this process's file operations in a folder; fail or be killed at operation ``at``."""
     done, inside, mine, fsync = 0, os.fspath(folder), os.getpid(), os.fsync
 
     def operation() -> None:
@@ -539,10 +524,6 @@ def _ranking_result(folder: Path) -> str:
     return hashlib.sha256((folder / "out.parquet").read_bytes()).hexdigest()
 
 
-def _evaluation_result(folder: Path) -> str:
-    return json.dumps(json.loads((folder / "out.json").read_text())["groups"], sort_keys=True)
-
-
 TRAIN = (
     *("train", *training(Path()), "trainer.epochs=2", "trainer.figures_every=2"),
     *("trainer.checkpoint_every_steps=2", "directory=new"),
@@ -554,7 +535,9 @@ COMMANDS = {
     "data import": Command(IMPORT, "import", _import_result),
     "train": Command(TRAIN, "new/run.json", _train_result, ("train", "--resume", "new")),
     "predict": Command(PREDICT, "out.parquet", _ranking_result),
-    "evaluate": Command(EVALUATE, "out.json", _evaluation_result),
+    "evaluate": Command(
+        EVALUATE, "out.json", lambda f: json.loads((f / "out.json").read_text())["groups"]
+    ),
 }
 
 CASES = {"flip": flips, "fuzz": fuzzes, "inject": injections}

@@ -1,17 +1,14 @@
-"""What models cost: training from end to end, ranking triples, and a step of DANGO."""
+"""Cost of the models: training from end to end, ranking triples, and a step of DANGO."""
 
 from __future__ import annotations
 
-import copy
-import math
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +17,6 @@ from deltacell.bench import process
 from deltacell.cell import Cell
 from deltacell.models import Dango, DangoLoss
 from deltacell.models.base import check_choice
-from deltacell.models.hyper_sagnn import OthersAttention
 from deltacell.models.reconstruction import dense_loss
 from deltacell.predict.ensemble import scorer_of_predictors
 from deltacell.predict.gene_sets import Combinations
@@ -40,26 +36,25 @@ from deltacell.train.run import train as run_training
 # --- training ---
 
 _LATE = ("model.mutant_layers=1", "data.run_length=32")
-#: The genotypes per batch of each model, and its settings beside those of the shipped config.
+#: The batch size of each model, and its settings in addition to the shipped config.
 MODELS: dict[str, tuple[int, tuple[str, ...]]] = {
     "dango": (256, ()),
     "hetero_cell": (8, ()),
     "hetero_cell_late": (256, _LATE),
     "hetero_cell_epistasis": (256, (*_LATE, "model.epistasis=true")),
 }
-WARMUP = 3  # steps of a run that are trained beside those that are measured
+WARMUP = 3  # steps of a run that are not measured
 
 
 def train(
     quick: bool = False, steps: int = 12, repeats: int = 5, models: Sequence[str] = tuple(MODELS)
 ) -> dict[str, Any]:
-    """Train models for some steps, by the loop and the configs that users have.
+    """Train models for some steps, with the loop and the configs that users have.
 
-    The models take turns, each in a process of its own, and medians over the turns count.
-    ``samples_per_s`` is by the median time of a steady step. ``data_wait_share`` is what the phases
-    say of waiting for data and of transfer. ``phase_overhead`` is the share of a step that the
-    calls of the phase timers take by themselves: runs with and without them differ by less than
-    noise.
+    The models take turns, each in a separate process, and medians over the turns count.
+    ``samples_per_s`` is based on the median time of a steady step, and ``data_wait_share`` on the
+    phases of waiting for data and of transfer. ``phase_overhead`` is the share of a step spent in
+    the phase timers, measured alone because runs with and without them differ less than the noise.
     """
     for model in models:
         check_choice("model", model, MODELS)
@@ -81,7 +76,7 @@ def train(
 
 def measure_training(model: str, quick: bool, steps: int) -> dict[str, Any]:
     batches = steps + WARMUP
-    # Twice what is trained on, and 1,000: none of the runs comes to the end of an epoch.
+    # Twice the genotypes trained on, and 1,000: no run reaches the end of an epoch.
     config = config_of(model, quick, 2 * batches * MODELS[model][0] + 1000)
     with tempfile.TemporaryDirectory(prefix="deltacell-bench-") as folder:
         path = Path(folder) / "run"
@@ -109,12 +104,12 @@ def measure_training(model: str, quick: bool, steps: int) -> dict[str, Any]:
 
 
 def timer_cost(steps: int = 1000) -> float:
-    """Return the seconds per step that the phase timers take, writing their rows included."""
+    """Return the seconds per step that the phase timers take, including writing their rows."""
     timer = PhaseTimer()
     with tempfile.TemporaryDirectory(prefix="deltacell-bench-") as folder:
         began = time.perf_counter()
         for step in range(steps):
-            # A training step switches as often as there are phases.
+            # A training step switches once per phase.
             for phase in PHASES:
                 timer.switch(phase)
             timer.end_step(0, step, 1)
@@ -123,7 +118,7 @@ def timer_cost(steps: int = 1000) -> float:
 
 
 def config_of(model: str, quick: bool, genotypes: int) -> Config:
-    """Return the config that ships for a model, on a synthetic screen; also for `bench predict`."""
+    """Return the shipped config of a model, on a synthetic screen."""
     batch, words = MODELS[model]
     if quick:
         batch = min(batch, 64)
@@ -138,75 +133,44 @@ def config_of(model: str, quick: bool, genotypes: int) -> Config:
 # --- ranking ---
 
 TOP = 1000  # triples kept at each end
-#: Triples of the loop, and its batch.
-LOOPS = {"dango": (40_960, 1024), "hetero_cell": (64, 8)}
-#: Genes whose triples are all ranked, and betas of the attention layers, whose logits then have
-#: deviation 1: far from uniform, where new weights are nearly uniform.
-RANKED: dict[str, dict[str, tuple[int, tuple[float, ...]]]] = {
-    "dango": {"ranked": (800, ()), "ranked_unpruned": (130, (0.25, 0.25))},
-    "hetero_cell": {"ranked": (9, ())},
-}
+#: Number of triples of the loop, its batch size, and number of genes whose triples are all ranked.
+RANKED = {"dango": (40_960, 1024, 800), "hetero_cell": (64, 8, 9)}
 
 
 def predict(quick: bool = False, repeats: int = 3) -> dict[str, Any]:
-    """Rank the triples of some genes by both models, the variants in turns; medians count.
+    """Rank the triples of some genes with both models; variants take turns, and medians count.
 
-    A ranking keeps the 1,000 highest and lowest; the loop scores random triples and keeps nothing.
-    What is done once per cell is in ``setup_s``. ``sets_per_cpu_s`` is by the time that the
-    processor worked, which other programs hardly change.
+    A ranking keeps the 1,000 highest and lowest; the loop scores random triples and keeps none.
+    Work done once per cell is in ``setup_s``. ``sets_per_cpu_s`` is based on processor time, which
+    other programs hardly affect.
     """
     rows: list[dict[str, Any]] = []
-    for number, model in enumerate(LOOPS):
-        process.progress(model, number, len(LOOPS))
+    for number, model in enumerate(RANKED):
+        process.progress(model, number, len(RANKED))
         settings = {"model": model, "quick": quick, "repeats": repeats}
         rows += process.in_own_process(measure_ranking, **settings)["rows"]
     dango = {row["variant"]: row for row in rows if row["model"] == "dango"}
     measured = {
         "dango_ranked_sets_per_s": dango["ranked"]["sets_per_s"],
         "dango_ranked_over_loop": dango["ranked"]["times_the_loop"],
-        "dango_unpruned_over_loop": dango["ranked_unpruned"]["times_the_loop"],
     }
     return {"rows": rows, "measured": measured}
 
 
 def measure_ranking(*, model: str, quick: bool, repeats: int) -> dict[str, Any]:
-    predictor, (triples, batch) = new_predictor(model, quick), LOOPS[model]
-    ways = {"loop": partial(loop, predictor, triples // (8 if quick else 1), batch)}
-    for name, (genes, betas) in RANKED[model].items():
-        genes = min(genes, 60) if quick else genes
-        ways[name] = partial(ranked, shaped(predictor, betas), genes)
+    config, (triples, batch, genes) = config_of(model, quick, 1000), RANKED[model]
+    torch.manual_seed(0)
+    data = load_data(config)
+    predictor = Predictor(build_model(config, data).eval(), data.cell, data.standard)
+    ways = {
+        "loop": partial(loop, predictor, triples // (8 if quick else 1), batch),
+        "ranked": partial(ranked, predictor, min(genes, 60) if quick else genes),
+    }
     rows = []
     for name, turns in process.in_turns(ways, repeats).items():
         rows.append({"model": model, "variant": name, **process.median_row(turns)})
         rows[-1]["times_the_loop"] = rows[-1]["sets_per_s"] / rows[0]["sets_per_s"]
     return {"rows": rows}
-
-
-def shaped(predictor: Predictor, betas: tuple[float, ...]) -> Predictor:
-    if not betas:
-        return predictor
-    model = cast(Dango, copy.deepcopy(predictor.model))
-    with torch.no_grad():
-        genes = model.encode(predictor.cell).genes
-        for part, beta in zip(model.hyper_sagnn.sets.attention, betas, strict=True):
-            layer = cast(OthersAttention, part)
-            layer.beta.fill_(beta)
-            hidden, heads = genes.shape[1], layer.heads
-            query, key, _ = layer.query_key_value(genes[:512]).chunk(3, -1)
-            by_head = torch.einsum(
-                "ihx,jhx->hij", *(p.unflatten(-1, (heads, -1)) for p in (query, key))
-            )
-            deviation = float(by_head.std(-1).mean()) / math.sqrt(hidden // heads)
-            for weights in (layer.query_key_value.weight, layer.query_key_value.bias):
-                weights[:hidden] /= deviation
-    return replace(predictor, model=model.eval())
-
-
-def new_predictor(model: str, quick: bool) -> Predictor:
-    config = config_of(model, quick, 1000)
-    torch.manual_seed(0)
-    data = load_data(config)
-    return Predictor(build_model(config, data).eval(), data.cell, data.standard)
 
 
 @torch.no_grad()
@@ -231,7 +195,7 @@ def ranked(predictor: Predictor, n_genes: int) -> dict[str, Any]:
     began = time.perf_counter()
     scorer = scorer_of_predictors([predictor])
     sets = Combinations(genes, 3)
-    # What is made for all triples is made with the first.
+    # The first triple prepares the tables for all others.
     scorer.candidates(next(Combinations(genes[:3], 3).pieces(0, 1)), np.inf, -np.inf)
     ready, cpu = time.perf_counter(), time.process_time()
     kept = Kept(3, {LOWEST: None, HIGHEST: None}, TOP)
@@ -257,8 +221,8 @@ def dango(batch: int = 64, steps: int = 5, quick: bool = False) -> dict[str, Any
     """Measure full DANGO steps with both forms of the loss, each in a separate process.
 
     A step is forward, loss, backward and AdamW on random triples of a synthetic cell, the same for
-    both. The dense form has its adjacencies ready before the first step; they count neither as time
-    nor as memory. The median of the steps after the first one counts.
+    both. The adjacencies of the dense form are made before the first step, and count neither as
+    time nor as memory. The median of the steps after the first one counts.
     """
     settings = {"cell": "demo" if quick else "yeast", "batch": batch, "steps": steps}
     rows = []

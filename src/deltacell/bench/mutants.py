@@ -1,9 +1,9 @@
-"""What a mutant is worth: HeteroCell on what a pair predictor leaves unexplained.
+"""What a mutant is worth: HeteroCell on the residuals of a pair predictor.
 
-The pair predictor is fitted on either half of the training part and predicts the other, so that
-the residuals of training and test rows are alike. HeteroCell is then trained on these residuals in
-three arms that differ in nothing but the mutant: the true one, that of degree-matched wrong genes,
-and none. Its prediction is added to the pair predictor's with the weight that validation gives it.
+The pair predictor is fitted on each half of the training part and predicts the other, so that the
+residuals of training and test rows are comparable. HeteroCell is then trained on these residuals in
+three arms that differ only in the mutant: the true one, that of degree-matched wrong genes, and
+none. Its prediction is added to the pair predictor's with a weight fitted on the validation part.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ def run(
 ) -> dict[str, Any]:
     """Train all arms on a planted screen, or on Costanzo 2010 of a folder, and compare them.
 
-    Runs that the directory ``out`` already has are not trained again. ``genotypes`` makes the
-    planted screen smaller.
+    Runs that exist in ``out`` are not trained again. ``genotypes`` limits the planted screen.
     """
     if folder is None:
         cell = Cell.synthetic("redundancy")

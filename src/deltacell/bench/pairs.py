@@ -1,4 +1,4 @@
-"""What pair messages cost: the columns of a screen, a training, and scoring every pair."""
+"""Cost of pair messages: computing the columns of a screen, training, and scoring every pair."""
 
 from __future__ import annotations
 

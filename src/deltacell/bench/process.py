@@ -1,4 +1,4 @@
-"""What all benchmarks share: a process of their own, peak memory, bars, and the machine."""
+"""Parts shared by all benchmarks: separate processes, peak memory, bars, and the machine."""
 
 from __future__ import annotations
 
@@ -32,30 +32,23 @@ def silent(what: str, done: int, total: int) -> None:
 
 
 progress: Progress = silent
-"""What benchmarks report to; `deltacell bench` replaces it with its bar."""
+"""Called by benchmarks; `deltacell bench` replaces it with its progress bar."""
 
 
 class PeakMemory:
-    """The peak memory of this process since the object was made, above what it held then.
-
-    The system's own peak can be reset, and is, on Linux only.
-    """
+    """Peak memory of this process since the object was created, above what it held then."""
 
     def __init__(self) -> None:
         gc.collect()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # Only Linux can reset the peak.
             Path("/proc/self/clear_refs").write_text("5")
-        self._before = _mib_held("VmRSS")
+        self._before = peak_mib("VmRSS")
 
     def mib(self) -> float:
         return max(0.0, peak_mib() - self._before)
 
 
-def peak_mib() -> float:
-    return _mib_held("VmHWM")
-
-
-def _mib_held(field: str) -> float:
+def peak_mib(field: str = "VmHWM") -> float:
     status = Path("/proc/self/status")
     if status.exists():
         (kib,) = re.findall(rf"^{field}:\s+(\d+)", status.read_text(), re.MULTILINE)
@@ -65,8 +58,8 @@ def _mib_held(field: str) -> float:
 
 
 def in_own_process(function: Callable[..., dict[str, Any]], **settings: Any) -> dict[str, Any]:
-    """Call a function in a new process, so that nothing measured before is in the way."""
-    # The processes are forked from one that only imports, which so takes its time only once.
+    """Call a function in a new process, so that earlier measurements do not affect it."""
+    # All are forked from a server that has imported the module, so this takes its time once.
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload([function.__module__])
     try:
@@ -77,7 +70,7 @@ def in_own_process(function: Callable[..., dict[str, Any]], **settings: Any) -> 
 
 
 def in_turns(ways: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, list[Any]]:
-    """Call every way once per turn, so that a busy moment of the machine is not all one way's."""
+    """Call every way once per turn, so that a busy moment of the machine affects all alike."""
     found: dict[str, list[Any]] = {name: [] for name in ways}
     for turn in range(repeats):
         for number, (name, work) in enumerate(ways.items()):
@@ -88,7 +81,7 @@ def in_turns(ways: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, l
 
 
 def median_row(turns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the median of each number over turns; whatever else is as in the first."""
+    """Return the median of each float over turns, and all other values of the first turn."""
     return {
         name: statistics.median(turn[name] for turn in turns) if isinstance(one, float) else one
         for name, one in turns[0].items()

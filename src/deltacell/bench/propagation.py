@@ -1,4 +1,4 @@
-"""What a mutant costs by each way of propagating it, and how that grows with the sizes."""
+"""Cost of a mutant with each propagation strategy, and how it grows with the sizes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from deltacell.screen import Genotypes
 
 WILD_TYPE = "wild_type"
 REFERENCES = ("subgraph", "edge_mask")
-NEGLIGIBLE = 1e-5  # gradients below this part of the largest are rounding, and not compared
+NEGLIGIBLE = 1e-5  # gradients below this fraction of the largest are not compared
 GEMM_SIZE = 1024
 
 
@@ -41,18 +41,18 @@ def run(
     max_bytes: int | None = None,
     quick: bool = False,
 ) -> dict[str, Any]:
-    """Measure a forward and backward pass of HeteroCell by each strategy.
+    """Measure a forward and backward pass of HeteroCell with each strategy.
 
-    All see the same cell, weights, batch and targets. For time they take turns in one process, and
-    the median counts; `forward_s` includes the wild type and the host's preparation of the batch.
-    For memory each has a process of its own. Scores and gradients are compared with those of
-    `subgraph`, or of the first strategy where that is not among them.
+    All use the same cell, weights, batch and targets. Times are medians of turns in one process;
+    ``forward_s`` includes the wild type and preparing the batch on the host. Memory is measured in
+    separate processes. Scores and gradients are compared with those of `subgraph`, or of the first
+    strategy if that is not included.
     """
     if strategies is None:
         late = (mutant_layers or layers) == 1
         strategies = [name for name in STRATEGIES if late or name != "late"]
     for name in strategies:
-        strategy(name)  # raises an error that lists those there are
+        strategy(name)  # raises an error for an unknown name
     settings: dict[str, Any] = {"cell": "demo" if quick else "yeast", "batch": batch}
     settings |= {"layers": layers, "mutant_layers": mutant_layers, "max_bytes": max_bytes}
     process.progress("times", 0, len(strategies) + 2)
@@ -73,7 +73,7 @@ def measure_times(
     bench = Bench(Cell.synthetic(cell), **settings)
     ways = {}
     for name in (*strategies, WILD_TYPE):
-        way, genotypes = bench.way(name), bench.genotypes_of(name)
+        way, genotypes = bench.way(name)
         bench.step(way, genotypes.take(torch.arange(len(genotypes))[:1]))
         ways[name] = partial(bench.step, way, genotypes)
     steps = process.in_turns(ways, repeats)
@@ -88,18 +88,18 @@ def measure_times(
 
 
 def measure_memory(*, cell: str, batch: int, name: str, **settings: Any) -> dict[str, Any]:
-    """Return the peak of one step above the memory before it, in this process."""
-    # The first step, of a small cell, only loads what is loaded once per process.
+    """Return the peak memory of one step, above that before it."""
+    # The first step, on a small cell, loads the libraries.
     for kind, size in (("demo", 2), (cell, batch)):
         bench = Bench(Cell.synthetic(kind), size, **settings)
         way = bench.way(name)
         memory = process.PeakMemory()
-        bench.step(way, bench.genotypes_of(name))
+        bench.step(*way)
     return {"peak_mib": memory.mib()}
 
 
 class Step(NamedTuple):
-    """What one forward and backward pass took and gave; the forward includes preparation."""
+    """Times and results of one forward and backward pass."""
 
     times: dict[str, float]
     score: torch.Tensor
@@ -126,26 +126,23 @@ class Bench:
         options: dict[str, Any] = {"hidden": hidden, "output": "global", "z_norm": "none"}
         self.model = HeteroCell(cell, layers=layers, mutant_layers=mutant_layers, **options)
         with torch.no_grad():
-            # z is about one n-th of a gene's vector; scores would differ by little but rounding.
+            # z is about 1/n of a gene's vector, so scores would hardly differ beyond rounding.
             self.model.global_head.inner.weight.mul_(cell.n_genes)
         self.genotypes, self.targets = random_genotypes(cell, batch, deleted), torch.randn(batch)
         self._stores = tempfile.TemporaryDirectory()
 
-    def genotypes_of(self, name: str) -> Genotypes:
-        return Genotypes.of([]) if name == WILD_TYPE else self.genotypes
-
-    def way(self, name: str) -> Propagation:
+    def way(self, name: str) -> tuple[Propagation, Genotypes]:
         if name == WILD_TYPE:
-            return strategy("shared")
+            return strategy("shared"), Genotypes.of([])
         takes = signature(STRATEGIES[name]).parameters
         given = {"store": Path(self._stores.name, name), "max_bytes": self.max_bytes}
         made = strategy(name, **{k: v for k, v in given.items() if k in takes and v is not None})
         if isinstance(made, Stored):
             made.fill(self.model.mutant_hops(self.cell), Deleted.of(self.cell, self.genotypes))
-        return made
+        return made, self.genotypes
 
     def step(self, way: Propagation, genotypes: Genotypes) -> Step:
-        """Run the batch, or without genotypes the wild type alone, forward and backward."""
+        """Run the batch, or the wild type alone if there are no genotypes."""
         self.model.propagation = way
         self.model.zero_grad()
         began = time.perf_counter()
@@ -198,11 +195,11 @@ def ratios_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def roofline(model: HeteroCell, cell: Cell, *, repeats: int = 5) -> dict[str, Any]:
-    """Return the least time a whole mutant takes forward and backward, and what it is made of.
+    """Return a lower bound on the time of a whole mutant, forward and backward, and its terms.
 
     ``s_per_genotype = flop / gemm_flop_per_s + entries * hidden / csr_entries_hidden_per_s``: the
-    FLOP of the row-wise parts, and the entries of all products in both directions. The rates are
-    those of a square dense product, and of the largest relation with one mutant's vectors.
+    FLOP of the row-wise parts, and the entries of all sparse products in both directions. The rates
+    are measured on a square dense product, and on the largest relation with one mutant's vectors.
     """
 
     def least_time(work: Callable[[], object]) -> float:
@@ -215,7 +212,7 @@ def roofline(model: HeteroCell, cell: Cell, *, repeats: int = 5) -> dict[str, An
     sizes, matrices = sizes_of(hops), [a.matrix for hop in hops for a in hop.aggregates]
     products = sum(sizes[hop.target] * weights(hop.parameters) for hop in hops)
     products += cell.n_genes * weights(model.pooling.parameters())
-    # A product and its two gradients, of two FLOP for each of its terms.
+    # A product and its two gradients have two FLOP per term each.
     flop, entries = 6 * products, 2 * sum(m.n_entries for m in matrices)
     largest = max(matrices, key=lambda m: m.n_entries)
     csr, x = largest.csr(device="cpu", dtype=torch.float32), torch.randn(largest.shape[1], hidden)
@@ -227,8 +224,8 @@ def roofline(model: HeteroCell, cell: Cell, *, repeats: int = 5) -> dict[str, An
     return {**found, "entries": entries, "hidden": hidden, "csr_entries_hidden_per_s": csr_rate}
 
 
-#: For each sweep the size that grows, and its values. Of a cell the genes grow with the edges, up
-#: to the size of a human one.
+#: For each sweep the size that grows, and its values. In the sweep over cells the genes grow with
+#: the edges, up to the size of a human cell.
 SWEEPS: Mapping[str, tuple[str, Sequence[int]]] = {
     "batch": ("batch", (1, 2, 4, 8, 16)),
     "edges": ("edges", (150_000, 600_000, 2_400_000, 9_600_000)),
@@ -241,11 +238,11 @@ EDGES_PER_GENE, RELATIONS, REPEATS = 600, 9, 2
 
 
 def scaling(strategies: Sequence[str] = ("shared", "delta"), quick: bool = False) -> dict[str, Any]:
-    """Measure a forward and backward pass of HeteroCell while one size grows and all others stay.
+    """Measure a forward and backward pass of HeteroCell while one size grows.
 
     The cells are random, with heavy-tailed degrees; the strategies take turns, and medians count.
     Each fit is the exponent k of ``seconds = factor * size^k`` over the rows of one sweep. With
-    ``quick`` the cells are tiny, and exponents mean nothing.
+    ``quick`` the cells are tiny, and the exponents are meaningless.
     """
     ways = {name: strategy(name) for name in strategies}
     rows: list[dict[str, Any]] = []
@@ -264,8 +261,7 @@ def scaling(strategies: Sequence[str] = ("shared", "delta"), quick: bool = False
             options = {"deleted": point["deleted"], "hidden": 16 if quick else 64}
             bench = Bench(cell, point["batch"], point["layers"], **options)
             for way in ways.values():
-                # This makes what is kept.
-                bench.step(way, bench.genotypes.take(torch.arange(1)))
+                bench.step(way, bench.genotypes.take(torch.arange(1)))  # fills the caches
             steps = {name: partial(bench.step, way, bench.genotypes) for name, way in ways.items()}
             for name, taken in process.in_turns(steps, REPEATS).items():
                 times = process.median_row([step.times for step in taken])
@@ -280,10 +276,7 @@ def scaling(strategies: Sequence[str] = ("shared", "delta"), quick: bool = False
 
 
 def random_cell(n_genes: int, n_edges: int) -> Cell:
-    """Return a cell in which each relation has half the edges of the one before.
-
-    A gene's expected degree falls with the square root of its index, in all relations alike.
-    """
+    """Return a cell whose relations halve in size and whose degrees fall with the gene's index."""
     rng, relations = np.random.default_rng(0), []
     for number in range(RELATIONS):
         n = max(1, round(n_edges * 2 ** (RELATIONS - 1 - number) / (2**RELATIONS - 1)))

@@ -1,9 +1,9 @@
-"""Traces of programs whose slowness is known: a small simulator of hosts, streams and ranks.
+"""Traces of programs whose bottleneck is known: a small simulator of hosts, streams and ranks.
 
 A program is a training loop with planted properties. Its host launches kernels on streams, waits
-for its loader, and meets the other ranks in collectives; what it does is written as PyTorch's
-profiler would. All durations of a step are multiplied by a common factor drawn for the step
-(``noise``) and by one of their own (``jitter``).
+for its data loader, and meets the other ranks in collectives; its events are written in the format
+of PyTorch's profiler. Each duration is multiplied by a random factor of its step (``noise``) and by
+one of its own (``jitter``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Program:
-    """What a simulated training does; durations in microseconds."""
+    """A simulated training run; durations are in microseconds."""
 
     steps: int = 14
     noise: float = 0.02
@@ -55,16 +55,16 @@ class Program:
     marks: bool = True
     stacks: bool = False
     world: int = 1
-    ranks: tuple[int, ...] = ()  # that write a trace; all where empty
-    skew: Mapping[int, float] = field(default_factory=dict)  # of the start, by rank
-    slow: Mapping[int, float] = field(default_factory=dict)  # more time of the loader, by rank
-    lost: bool = False  # a part of the device's events
-    unknown: int = 0  # events of a category that no version of PyTorch has
+    ranks: tuple[int, ...] = ()  # ranks that write a trace; all by default
+    skew: Mapping[int, float] = field(default_factory=dict)  # delay of the start by rank
+    slow: Mapping[int, float] = field(default_factory=dict)  # additional loader time by rank
+    lost: bool = False  # whether some events of the device are missing
+    unknown: int = 0  # events of an unknown category
     cycles: int = 1
 
 
 def write(program: Program, folder: Path, seed: int) -> Path:
-    """Simulate a program and write its traces; return the file, or the folder of several."""
+    """Simulate a program and write its traces; return the file, or the folder if several."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for cycle in range(program.cycles):
@@ -92,7 +92,7 @@ class _Rank:
         self._factors, self._jitter = factors, list[float]()
         self._first = cycle * program.steps
         self.now = cycle * 60e6 + 1000.0 + program.skew.get(number, 0.0)
-        self.free = {7: 0.0, 20: 0.0}  # when each stream is
+        self.free = {7: 0.0, 20: 0.0}  # when each stream becomes idle
         self._events: list[dict[str, Any]] = []
         self._step = self._ids = self._sequence = self._pending = 0
 
@@ -107,7 +107,7 @@ class _Rank:
         if program.world > 1:
             about["distributedInfo"] = {"rank": self.number, "world_size": program.world}
         if program.lost:
-            # A buffer that overflowed: a part of the device's events in the middle is missing.
+            # As after a buffer overflow, kernels in the middle are missing.
             cut = range(len(events) // 3 + 1, 2 * (len(events) // 3))
             events = [e for i, e in enumerate(events) if i not in cut or e["cat"] != "kernel"]
             events.append({"ph": "X", "name": "broken", "cat": "cpu_op", "ts": 1e9})
@@ -216,7 +216,7 @@ class _Rank:
 
     def collective(self, begin: float, end: float) -> None:
         name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-        self._on_device(name, "kernel", (begin, end - begin), 20, self._pending)
+        self._on_device(name, "kernel", begin, end - begin, 20, self._pending)
         self.free = {7: max(self.free[7], end), 20: end}
 
     def _optimize(self) -> None:
@@ -263,21 +263,17 @@ class _Rank:
     def _on_stream(self, name: str, length: float, number: int, category: str = "kernel") -> float:
         begin = max(self.now + 2, self.free[7])
         lasts = length * self.program.device_factor * self._factor()
-        self._on_device(name, category, (begin, lasts), 7, number)
+        self._on_device(name, category, begin, lasts, 7, number)
         self.free[7] = begin + lasts
-        return begin + lasts
+        return self.free[7]
 
-    def _on_device(self, name: str, category: str, span: Any, stream: int, number: int) -> None:
+    def _on_device(
+        self, name: str, category: str, begin: float, length: float, stream: int, number: int
+    ) -> None:
+        event = {"ph": "X", "cat": category, "name": name, "pid": 0, "tid": stream}
+        event |= {"ts": round(begin, 3), "dur": round(length, 3)}
         args = {"stream": stream, "device": 0, "correlation": number}
-        self._record(name, category, span, (0, stream), args)
-
-    def _record(
-        self, name: str, category: str, span: tuple[float, float], place: tuple[int, int], args: Any
-    ) -> dict[str, Any]:
-        event = {"ph": "X", "cat": category, "name": name, "pid": place[0], "tid": place[1]}
-        event |= {"ts": round(span[0], 3), "dur": round(span[1], 3), "args": args}
-        self._events.append(event)
-        return event
+        self._events.append(event | {"args": args})
 
     def _wait(self, call: str) -> None:
         with self._call(call):
@@ -288,7 +284,7 @@ class _Rank:
 
     def _factor(self) -> float:
         if not self._jitter:
-            # Many at once, because one at a time takes longer than all the rest.
+            # Drawing one at a time would take longer than everything else.
             self._jitter = np.exp(self._rng.normal(0, self.program.jitter, 4096)).tolist()
         return float(self._factors[self._step] * self._jitter.pop())
 
@@ -306,14 +302,14 @@ class _Rank:
     def _span(
         self, category: str, name: str | None, thread: int = 1, sequence: Any = None, args: Any = ()
     ) -> Iterator[None]:
-        """Record an event around what is done inside; without a name only its time passes."""
-        # Without a device the backward runs on the thread that asked for it.
+        """Record an event that spans the body; without a name, only time passes."""
+        # Without a device, the backward pass runs on the calling thread.
         thread = 1 if self.program.device is None else thread
         numbered = {} if sequence is None else {"Sequence number": sequence}
-        event: dict[str, Any] = {"ts": self.now}
+        event: dict[str, Any] = {"ph": "X", "cat": category, "name": name, "pid": 100}
+        event |= {"tid": thread, "ts": round(self.now, 3), "dur": 0, "args": dict(args) | numbered}
         if name is not None:
-            about = dict(args) | numbered
-            event = self._record(name, category, (self.now, 0), (100, thread), about)
+            self._events.append(event)
         yield
         self.now += 0.2
         event["dur"] = round(self.now - event["ts"], 3)

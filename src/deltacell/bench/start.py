@@ -1,4 +1,4 @@
-"""How long the program takes to answer, in processor time and beside the start of NumPy."""
+"""Processor time that commands take to start, compared with `import numpy`."""
 
 from __future__ import annotations
 

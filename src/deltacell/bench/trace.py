@@ -1,4 +1,4 @@
-"""What reading and explaining traces costs, and large traces to measure it on."""
+"""Benchmark of reading and explaining traces, and large traces to run it on."""
 
 from __future__ import annotations
 
@@ -18,24 +18,22 @@ from deltacell.bench.process import in_own_process, peak_mib
 from deltacell.errors import InputError
 from deltacell.files import new_file
 
-GB = 1000  # MB; the bars apply to traces of at least that
+GB = 1000  # MB; the bars apply to traces of at least this size
 
 
 def run(
     files: Sequence[Path], make: float | None = None, from_: Path | None = None
 ) -> dict[str, Any]:
-    """Measure reading and explaining of traces, each in a process of its own.
+    """Measure reading and explaining traces, each in a separate process.
 
-    ``events`` are those with a duration, and ``mb`` is unpacked. ``read_s`` is reading alone, and
-    ``read_cpu_s`` its processor time in all processes; ``explain_s`` is the whole from the file to
-    its attribution, reading included; ``peak_mib`` is all the memory of the process, Python
-    included, and of the largest that helped it to read. With ``make``, a size in MB, one file is
-    written instead.
+    ``events`` have a duration, and ``mb`` is the uncompressed size. ``read_s`` is the time of
+    reading, and ``read_cpu_s`` its processor time in all processes; ``explain_s`` also includes the
+    attribution; ``peak_mib`` is the memory of the process, including Python, and of its largest
+    worker. With ``make``, a size in MB, one trace is written instead.
     """
     if make is not None:
         if len(files) != 1 or from_ is None:
-            what = "--make writes one trace from another, which --from names"
-            raise InputError(what, code="one-file")
+            raise InputError("--make requires one output file and --from", code="one-file")
         events = make_trace(from_, files[0], round(make * 1e6))
         return {"rows": [{"name": files[0].name, "events": events, "from": from_.name}]}
     rows = []
@@ -67,7 +65,7 @@ def measure(file: Path) -> dict[str, Any]:
     return {**row, "read_mib": read_mib, "peak_mib": max(read_mib, peak_mib())}
 
 
-#: Numbers that go on from copy to copy: times, steps, and what joins events.
+#: Numbers that increase from copy to copy: times, steps and ids.
 _MOVED = re.compile(
     rb'("ts":|ProfilerStep#|"(?:id|correlation|[Ee]xternal id|Ev Idx|Python id|Python parent id'
     rb'|Sequence number|Record function id)":)([0-9]+(?:\.[0-9]+)?)'
@@ -75,20 +73,20 @@ _MOVED = re.compile(
 
 
 def make_trace(source: Path, path: Path, size: int) -> int:
-    """Write a trace of about a size and return its number of events.
+    """Write a trace of about ``size`` bytes and return its number of events.
 
-    Each copy of the source's events is as much later as the source is long, and the numbers that
-    join events (correlation, external, flow, sequence and Python ids, steps) go on counting.
+    Each copy of the source's events begins where the one before ends, and its steps and ids
+    (correlation, external, flow, sequence and Python ids) continue those of the one before.
     """
     try:
         read = source.read_bytes()
         whole = msgspec.json.decode(gzip.decompress(read) if read[:2] == b"\x1f\x8b" else read)
         events = [e for e in whole.pop("traceEvents") if isinstance(e, dict) and "ph" in e]
-        # The profiler's own span and the marks around it are there once, and so are the names.
+        # The profiler's own span, the marks around it and the names are written once.
         again = [e for e in events if e.get("cat") != "Trace" and e["ph"] in "XBEsf" and "ts" in e]
         span = max(e["ts"] + e.get("dur", 0) for e in again) - min(e["ts"] for e in again) + 100
     except Exception as error:
-        what = f"this cannot be read as a whole trace with events: {error}"
+        what = f"not a complete trace with events: {error}"
         raise InputError(what, code="not-a-trace", where=source) from error
     names = [msgspec.json.encode(event) for event in events if event["ph"] == "M"]
     text = b",\n".join(map(msgspec.json.encode, again))

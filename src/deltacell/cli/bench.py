@@ -1,7 +1,4 @@
-"""`deltacell bench ...`: speed, memory and accuracy, measured on this machine.
-
-A command is a table of ``bench.toml``; what it runs is in `deltacell.bench`.
-"""
+"""`deltacell bench ...`: benchmarks of speed, memory and accuracy, defined in ``bench.toml``."""
 
 from __future__ import annotations
 
@@ -49,17 +46,12 @@ def measure(name: str, bench: Mapping[str, Any], json: Path | None, **options: A
 
 
 def _command(name: str, bench: Mapping[str, Any], shared: Mapping[str, Any]) -> Callable[..., None]:
-    """Return a function with the options as its parameters, as typer reads them."""
+    """Return a function whose signature has the options as parameters, for typer."""
 
     def command(json: Path | None, **options: Any) -> None:
         measure(name, bench, json, **options)
 
-    parameters = []
-
-    def add(key: str, annotation: Any, default: Any) -> None:
-        kind = inspect.Parameter.KEYWORD_ONLY
-        parameters.append(inspect.Parameter(key, kind, default=default, annotation=annotation))
-
+    named: dict[str, tuple[Any, Any]] = {}
     for key, own in bench["options"].items():
         about = {**shared.get(key, {}), **own}
         kind, default = KINDS[about["kind"]], about.get("default")
@@ -67,12 +59,16 @@ def _command(name: str, bench: Mapping[str, Any], shared: Mapping[str, Any]) -> 
             default = inspect.Parameter.empty
         elif default is None:
             kind = kind | None
-        named = f"--{key.rstrip('_').replace('_', '-')}"
-        info: Any = option(about["help"], named, min=about.get("min"))
+        words = f"--{key.rstrip('_').replace('_', '-')}"
+        info: Any = option(about["help"], words, min=about.get("min"))
         if "argument" in about:
             info = typer.Argument(help=about["help"])
-        add(key, Annotated[kind, info], default)
-    add("json", Json, None)
+        named[key] = Annotated[kind, info], default
+    named["json"] = Json, None
+    parameters = [
+        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for key, (kind, default) in named.items()
+    ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in parameters}
     command.__name__ = name
@@ -81,10 +77,6 @@ def _command(name: str, bench: Mapping[str, Any], shared: Mapping[str, Any]) -> 
     return command
 
 
-def _commands() -> dict[str, Callable[..., None]]:
-    benches = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    shared = benches.pop("shared")
-    return {name: _command(name, bench, shared) for name, bench in benches.items()}
-
-
-COMMANDS = _commands()
+_BENCHES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_SHARED = _BENCHES.pop("shared")
+COMMANDS = {name: _command(name, bench, _SHARED) for name, bench in _BENCHES.items()}

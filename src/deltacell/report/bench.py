@@ -1,4 +1,4 @@
-"""Renderings of benchmarks, and of the phases and rates of a run."""
+"""Renderings of benchmarks and of the phases and rates of a run."""
 
 from __future__ import annotations
 
@@ -59,6 +59,6 @@ def print_marginals(rows: Sequence[Mapping[str, Any]]) -> None:
     columns = ("part", "difference of modes", "marginal", "exposed in train")
     print_table("marginal cost and exposed time, ms per step", columns, table)
     print_line(
-        "A difference of two modes is what leaving the part out would save; it equals the exposed "
-        "time only where nothing overlaps."
+        "The difference between two modes is the time saved by leaving the part out; it equals the "
+        "exposed time only if nothing overlaps."
     )

@@ -1,4 +1,4 @@
-"""Renderings of an evaluation, for the terminal and as Markdown."""
+"""Renderings of an evaluation for the terminal and as Markdown."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _TITLES = {
 }
 _TESTED = {("score", "hit"): "scores, and hits of either sign", ("negative",): "hits of one sign"}
 _MAIN, _WHATS = "pearson", ("predicted", "measured")
-# A mean square has the units of the score, and may be of any size.
+# A mean square has the units of the score and can have any magnitude.
 _STYLES = {"mse": ".3g", "not_additive": ".1%"}
 
 
 def print_evaluation(result: Mapping[str, Any]) -> None:
-    """Print an evaluation, from `Evaluation.to_json`, and how calibrated the best one is."""
+    """Print an evaluation, from `Evaluation.to_json`, and the calibration of the best predictor."""
     best = result["verdicts"][0]["best"]
     print_pieces(_pieces(result, calibration_of=[] if best is None else [best]))
 
@@ -36,7 +36,7 @@ def _pieces(result: Mapping[str, Any], calibration_of: Sequence[str]) -> Iterato
     level = f"{100 * result['bootstrap']['level']:g} % interval"
 
     def table(title: str, columns: Mapping[str, tuple[Mapping[str, Any], str]]) -> Piece:
-        """Return a table with a row per predictor, and of each column the scores and the metric."""
+        """Return a table with a row per predictor; a column has scores and a metric."""
         rows = []
         for name in next(iter(columns.values()))[0]:
             seeds = len(result["predictors"][name])
@@ -76,17 +76,13 @@ def _pieces(result: Mapping[str, Any], calibration_of: Sequence[str]) -> Iterato
                     for one in tested["calibration"].get(name, {}).get(by) or ()
                 ],
             )
-    yield Piece("in words", (), _sentences(result))
-
-
-def _sentences(result: Mapping[str, Any]) -> list[str]:
     missing: dict[tuple[bool, str], list[str]] = {}
-    for name, scores in result["groups"][0]["scores"].items():
+    for name, scores in test["scores"].items():
         for metric, estimate in scores.items():
             if estimate["reason"] is not None:
                 key = (estimate["value"] is not None, f"{name}: {estimate['reason']}")
-                missing.setdefault(key, []).append(result["metrics"][metric]["title"])
-    return sentences("evaluation.txt", **result, missing=missing)
+                missing.setdefault(key, []).append(metrics[metric]["title"])
+    yield Piece("in words", (), sentences("evaluation.txt", **result, missing=missing))
 
 
 def _title(metric: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Explanations on the terminal and as Markdown: the sentence first, then numbers."""
+"""Explanations on the terminal and as Markdown: the sentence first, then the numbers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from deltacell.report.terminal import (
 )
 from deltacell.words import change_text, ratio_text, seconds_text
 
-MOST_LINES = 25  # lines of an explanation on the terminal, unless all of it is asked for
-MOST_ROWS = 12  # rows of a table on the terminal where all of it is asked for
+MOST_LINES = 25  # lines of an explanation on the terminal without --full
+MOST_ROWS = 12  # rows of a table on the terminal with --full
 
 
 def print_reconciliation(result: Mapping[str, Any]) -> None:
@@ -31,51 +31,40 @@ def markdown_reconciliation(result: Mapping[str, Any]) -> str:
 
 
 def print_explanation(result: Mapping[str, Any], *, full: bool = False) -> None:
-    """Print where the time goes, or why B is slower than A, from `Explanation.to_json`.
-
-    Without ``full`` in at most `MOST_LINES` lines.
-    """
+    """Print an explanation, from `Explanation.to_json`; without ``full``, in `MOST_LINES` lines."""
+    print_line(result["sentence"], style="bold")
     if full:
-        print_line(result["sentence"], style="bold")
         print_pieces(_explanation(result, _short_tables(result)))
-    else:
-        _print_brief(result)
-
-
-def markdown_explanation(result: Mapping[str, Any]) -> str:
-    return markdown(result["sentence"], _explanation(result, result["tables"]))
-
-
-def _print_brief(result: Mapping[str, Any]) -> None:
-    """Print the sentence, how far to rely on it, one table, what to try, and where to look."""
+        return
     wide = console().width
 
     def one_line(text: str) -> str:
         plain = printable(text)
         return plain if len(plain) <= wide else f"{plain[: wide - 1]}…"
 
-    doubts = {"Confidence is low": result["doubts"], "Not equal in both": result["unequal"]}
+    doubts = {"Confidence is low": result["doubts"], "Differences in the setup": result["unequal"]}
     above = [f"{name}: {'; '.join(of)}." for name, of in doubts.items() if of]
     above += [f"- {one}" for one in result["evidence"][:3]]
-    below = ["what to try", *(f"- {one}" for one in result["advice"][:2])]
-    below = [
-        *(below if result["advice"] else ()),
-        "Use --full for everything, or --html page.html.",
-    ]
+    below = ["what to try"] if result["advice"] else []
+    below += [f"- {one}" for one in result["advice"][:2]]
+    below.append("Use --full for everything, or --html page.html.")
     if result["timeline"] is not None:
         path = result["facts"][-1]["path"]
         below.append(f"To see the events themselves, drop {path} on https://ui.perfetto.dev.")
     title, columns, rows, total = _main_table(result)
     rows, last = (rows[:-1], rows[-1:]) if total else (rows, [])
-    # A table has two lines above its rows, and a sum below them.
+    # A table has two lines above its rows, and a total below them.
     sentence = len(textwrap.wrap(printable(result["sentence"]), wide))
     left = MOST_LINES - sentence - len(above) - len(below) - 3
-    print_line(result["sentence"], style="bold")
     for line in above:
         print_line(one_line(line))
     print_table(title, columns, [*rows[: max(min(left, 8), 2)], *last], total=total)
     for line in below:
         print_line(line if "perfetto" in line else one_line(line), soft_wrap=True)
+
+
+def markdown_explanation(result: Mapping[str, Any]) -> str:
+    return markdown(result["sentence"], _explanation(result, result["tables"]))
 
 
 def _main_table(result: Mapping[str, Any]) -> Piece:
@@ -87,11 +76,11 @@ def _main_table(result: Mapping[str, Any]) -> Piece:
         keys = ("kind", "seconds_s", "share", "name")
         causes = [{**one, "seconds_s": one["seconds"]} for one in result["causes"]]
         rows = [[_cell(key, one[key]) for key in keys] for one in causes]
-        columns = ("what", "per step", "share", "most of it")
-        return Piece("where a step goes, by the device", columns, rows)
+        columns = ("what", "per step", "share", "mostly")
+        return Piece("where the time of a step goes, on the device", columns, rows)
     first = result["tables"][0]
     rows = _cells({**first, "rows": sorted(first["rows"], key=lambda row: -(row[1] or 0.0))})
-    # What stands per epoch would fold the names of the rows on a narrow terminal.
+    # On a narrow terminal, the columns per epoch would fold the names of the rows.
     kept = len(first["columns"]) if console().width >= 100 else 4
     return Piece(first["title"], first["columns"][:kept], [row[:kept] for row in rows])
 
@@ -111,10 +100,10 @@ def _cut(value: Any) -> Any:
 
 _BAR = ("part", "a_s", "b_s", "change_s", "share_of_gap")
 _LISTS = {
-    "unequal": "not equal in both",
+    "unequal": "differences in the setup",
     "evidence": "evidence",
     "advice": "what to try",
-    "warnings": "to be aware of",
+    "warnings": "warnings",
 }
 
 
@@ -132,7 +121,7 @@ def _cells(table: Mapping[str, Any]) -> list[list[Any]]:
 
 
 def _cell(column: str, value: Any) -> Any:
-    """Return a value as it is shown: times and shares are known by the names of their columns."""
+    """Format a value; the name of its column tells whether it is a time or a share."""
     if value is not None and column.endswith("_s"):
         return change_text(value) if column == "change_s" else seconds_text(value)
     is_share = value is not None and column.startswith("share")
@@ -143,7 +132,7 @@ def _reconciliation(result: Mapping[str, Any]) -> Iterator[Piece]:
     a, b, compared = result["a"], result["b"], result["comparison"]
     yield Piece("evidence", (), result["evidence"])
     wrong = [one["sentence"] for one in result["contradictions"]]
-    yield Piece("what is wrong or missing", (), wrong)
+    yield Piece("contradictions and gaps", (), wrong)
     pers = ("step", "sample", "epoch")
     rows, times = [], []
     for one in result["measurements"]:
@@ -155,13 +144,13 @@ def _reconciliation(result: Mapping[str, Any]) -> Iterator[Piece]:
         taken = [one[side][f"{per}_s"] for per in pers for side in ("a", "b")]
         if any(taken):
             times.append((one["name"], *(_cell("_s", seconds) for seconds in taken)))
-    title = f"what each measurement supports, {b} by {a}"
+    title = f"ratio that each measurement supports, {b} to {a}"
     yield Piece(title, ("measurement", "claimed", "supports"), rows)
     columns = ("measurement", *(f"{per}, {side}" for per in pers for side in (a, b)))
-    yield Piece("times of each; an epoch is its samples at this rate", columns, times)
+    yield Piece("times; an epoch is its number of samples at this rate", columns, times)
     if compared is not None:
         yield from (_waterfall(fall, a, b) for fall in compared["waterfalls"])
-        yield Piece("not equal in both", (), compared["unequal"])
+        yield Piece("differences in the setup", (), compared["unequal"])
     yield Piece("what to measure next", (), result["advice"])
 
 

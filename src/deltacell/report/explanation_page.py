@@ -1,4 +1,4 @@
-"""An explanation as one page: the sentence, what it rests on, and figures."""
+"""The page of an explanation: the sentence, its evidence, and figures."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
-from markupsafe import Markup
-
 from deltacell.report.page import is_known, json_block, page
 from deltacell.report.terminal import shown
 
-MOST_ROWS = 1000  # rows of a table that are on the page; all of them are in the JSON output
+MOST_ROWS = 1000  # rows of a table on the page; the JSON output has all of them
 
 _COLOURS = {
     **{"data": "data loading", "copy": "transfer to device,copies", "prepare": "graph preparation"},
@@ -22,7 +20,7 @@ _COLOURS = {
     **{"idle": "idle,device idle"},
 }
 COLOURS = {name: colour for colour, names in _COLOURS.items() for name in names.split(",")}
-"""The colour of a category; all others have that of ``other``."""
+"""The colour of each category; all others use ``other``."""
 
 
 def explanation_page(data: Mapping[str, Any]) -> str:
@@ -33,6 +31,14 @@ def explanation_page(data: Mapping[str, Any]) -> str:
     facts = {name: [one.get(name) for one in data["facts"]] for f in data["facts"] for name in f}
     seen = sorted({bar["category"] for rank in ranks for bar in rank["bars"]}, key=_order)
     legend = {_colour(x): [y for y in seen if _colour(y) == _colour(x)] for x in seen}
+    keys = ("lane", "depth", "begin_ms", "duration_ms", "name", "category", "count", "busy_ms")
+    drawn = [
+        {
+            **{key: rank[key] for key in ("name", "begin_ms", "step_ms", "lanes")},
+            "bars": [[bar[key] for key in keys] for bar in rank["bars"]],
+        }
+        for rank in ranks
+    ]
     return page(
         "explanation",
         scripts=("table.js", "explanation.js"),
@@ -42,7 +48,7 @@ def explanation_page(data: Mapping[str, Any]) -> str:
         falls=[_fall(fall) for fall in data["waterfalls"]],
         ranks=ranks,
         legend=[(colour, ", ".join(named)) for colour, named in legend.items()],
-        drawing=_drawing(ranks, seen) if ranks else None,
+        drawing=json_block({"ranks": drawn, "colours": {one: _colour(one) for one in seen}}),
         tables=[_table(table, names) for table in tables],
         most=MOST_ROWS,
         facts={name: [shown(x) for x in cells] for name, cells in facts.items()},
@@ -82,7 +88,7 @@ def _stacks(data: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any] | N
 def _fall(fall: Mapping[str, Any]) -> dict[str, Any]:
     reached = list(accumulate((bar["change_s"] for bar in fall["bars"]), initial=fall["a_s"]))
     low, high = min(reached), max(reached)
-    # Totals begin at nothing, but where they hardly differ the changes could not be seen then.
+    # The scale begins at 0 unless the totals differ so little that changes would be invisible.
     base = 0.0 if high - low >= 0.2 * high else max(low - 0.3 * (high - low), 0.0)
     high, base = (1.0, 0.0) if high <= base else (high, base)
     at = [min(max((seconds - base) / (high - base), 0.0), 1.0) for seconds in reached]
@@ -93,20 +99,8 @@ def _fall(fall: Mapping[str, Any]) -> dict[str, Any]:
     return {**fall, "begin": base, "a_width": at[0], "b_width": at[-1], "rows": rows}
 
 
-def _drawing(ranks: Sequence[Mapping[str, Any]], categories: Sequence[str]) -> Markup:
-    keys = ("lane", "depth", "begin_ms", "duration_ms", "name", "category", "count", "busy_ms")
-    drawn = [
-        {
-            **{key: rank[key] for key in ("name", "begin_ms", "step_ms", "lanes")},
-            "bars": [[bar[key] for key in keys] for bar in rank["bars"]],
-        }
-        for rank in ranks
-    ]
-    return json_block({"ranks": drawn, "colours": {name: _colour(name) for name in categories}})
-
-
 def _table(table: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    # Of two, the columns of A and of B are named after them.
+    # In a comparison, the columns of A and B have their names.
     named = dict(zip(("a_s", "b_s"), names, strict=False))
     columns = []
     for i, name in enumerate(table["columns"]):

@@ -1,4 +1,4 @@
-"""Figures of a training, and the files of figures."""
+"""Figures of a training run, and writing figures to files."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 def drawn(
     path: Path, width: float, height: float, *, title: str | None = None, dpi: int = 120
 ) -> Iterator[Any]:
-    """Give the axes of a new figure, which is written when they are drawn."""
-    # A Figure of its own is drawn by Agg and leaves the user's pyplot alone.
+    """Yield the axes of a new figure, which is written on exit."""
+    # A Figure without pyplot is drawn by Agg and leaves the user's pyplot state alone.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.add_subplot()
     yield axes
     if title is not None:
-        # What a user called a predictor or a relation is text and no formula.
+        # Names of predictors and relations come from users and are not formulas.
         figure.suptitle(title, fontsize=11, parse_math=False)
         axes.spines[["top", "right"]].set_visible(False)
     write_figure(figure, path, dpi=dpi)

@@ -1,7 +1,7 @@
-"""What every page is made of: self-contained HTML that runs its own script only.
+"""Shared parts of all pages: self-contained HTML that runs only its own script.
 
-Names on a page come from files of others and are untrusted. They reach it as escaped text, or
-inside a block of JSON in which nothing can end the block, and a script only sets them as text.
+Names on a page come from users' files and are untrusted. They are inserted as escaped text, or in a
+JSON block that they cannot close, and scripts only ever set them as text.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ from deltacell.words import capital, change_text, count_text, listed, ratio_text
 
 
 def page(name: str, *, scripts: Iterable[str] = (), **values: Any) -> str:
-    """Return a page from the templates ``name.html``, ``name.css`` and ``scripts``.
-
-    A template shows strings printable and escaped, and has filters for numbers: see `_environment`.
-    """
+    """Render the templates ``name.html`` and ``name.css`` with the ``scripts``."""
     style = _source("page.css") + _source(f"{name}.css")
     script = "".join(_source(one) for one in scripts)
     values |= {"style": Markup(style), "script": Markup(script), "style_hash": _hash(style)}
@@ -39,7 +36,7 @@ def sentences(template: str, **values: Any) -> list[str]:
 
 
 def json_block(value: Any) -> Markup:
-    """Return JSON that nothing inside can end or turn into markup, all strings printable."""
+    """Return JSON with printable strings that cannot close the block or become markup."""
     text = json.dumps(_clean(value), allow_nan=False, separators=(",", ":"))
     return Markup(text.translate({ord(c): f"\\u{ord(c):04x}" for c in "<>&"}))
 
@@ -57,10 +54,10 @@ def is_known(value: float | None) -> TypeGuard[float]:
 
 
 def fixed(value: float | None, decimals: int, *, sign: bool = False) -> str:
-    """Return a number with as many decimals, and a real minus; a dash where it is unknown."""
+    """Format a number with a typographic minus, or a dash if it is unknown."""
     if not is_known(value):
         return "–"
-    # Adding 0 leaves no zero with a minus.
+    # Adding 0 turns -0.0 into 0.0.
     rounded = round(value, decimals) + 0.0
     return f"{rounded:{'+' if sign and rounded else ''},.{decimals}f}".replace("-", "−")
 
@@ -99,7 +96,7 @@ def _environment(autoescape: bool = True) -> Environment:
 def _source(name: str) -> str:
     templates = _environment()
     assert templates.loader is not None
-    # A browser hashes what it parsed, in which a line ends with a line feed only.
+    # A browser hashes the parsed text, whose line ends are line feeds.
     return templates.loader.get_source(templates, name)[0].replace("\r\n", "\n")
 
 
@@ -129,7 +126,7 @@ class Axis(NamedTuple):
         return round(self.begin + self.share(value) * (self.end - self.begin), 1)
 
     def ticks(self, about: int = 5) -> list[tuple[float, str]]:
-        """Return where about so many round values are, and how they are written."""
+        """Return the places and texts of about ``about`` round values."""
         wanted = (self.high - self.low) / about
         power = 10.0 ** math.floor(math.log10(wanted))
         step = next(power * x for x in (1, 2, 5, 10) if power * x >= 0.999 * wanted)
@@ -139,7 +136,7 @@ class Axis(NamedTuple):
 
 
 class ScoreScale:
-    """How the known scores of a list are written, with as many decimals, and drawn, with 0."""
+    """Formats the scores of a list with the same decimals, and draws them as bars from 0."""
 
     def __init__(self, scores: Iterable[float | None]) -> None:
         known = [score for score in scores if is_known(score)]
@@ -150,7 +147,7 @@ class ScoreScale:
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]]) -> ScoreScale:
-        """Return a scale with room for the ``score`` of every row and its ``spread``."""
+        """Return a scale that fits the ``score`` of every row with its ``spread``."""
         known = [(row["score"], row["spread"] or 0.0) for row in rows if is_known(row["score"])]
         return cls(score + sign * spread for score, spread in known for sign in (-1, 1))
 

@@ -1,26 +1,31 @@
-"""A ranking and the explanation of one set, on the terminal and as pages; the demo's page."""
+"""Renderings of a ranking, of the explanation of one gene set, and of the demo."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from deltacell.report.page import Axis, ScoreScale, is_known, json_block, page
-from deltacell.report.terminal import Piece, few, print_line, print_pieces, print_table
+from deltacell.report.terminal import Piece, few, print_line, print_pieces, print_table, shown
 from deltacell.words import count_text
 
-MOST_ROWS = 2000  # rows that are on the page; all of them are in the Parquet file
-MOST_SETS = 20  # sets of the head of a ranking that are on the page of the demonstration
-SENTENCES = 5  # sentences that are seen at once, or as many as there are warnings
-COLOURS = 10  # colours of relations; further relations have them again, with dashes
+MOST_ROWS = 2000  # rows on the page; the Parquet file has all of them
+MOST_SETS = 20  # gene sets on the page of the demo
+SENTENCES = 5  # sentences that are not folded away, unless there are more warnings
+COLOURS = 10  # colours of relations; further relations reuse them with dashes
 
 _ENDS = {
-    None: "from the lowest score up",
+    None: "in order of increasing score",
     "lowest": "lowest scores: the sickest",
     "highest": "highest scores: the fittest",
 }
 _PARTS = ("training", "validation", "test")
+_FORMATS: dict[str, Callable[[Any], str]] = {
+    **{"names": " ".join, "deleted": shown},
+    **{"distance": "{:.2g}".format, "weight": "{:.3g}".format},
+    **dict.fromkeys(("score", "measured", "predicted", "contribution"), "{:+.4f}".format),
+}
 _COLUMNS = (
     *("rank", "genes", "score", "spread", "status", "measured", "linked"),
     *("relations", "pathways", "complexes"),
@@ -36,20 +41,19 @@ def print_ranking(result: Mapping[str, Any], most: int = 10) -> None:
             known |= {key: few(row[key], 3) for key in ("relations", "pathways", "complexes")}
             linked, genes = "yes" if row["linked"] else "", " ".join(row["names"])
             rows.append({**row, **known, "linked": linked, "genes": genes})
-        # An empty column would take the place of one that says something.
         columns = [key for key in _COLUMNS if any(row[key] for row in rows)]
         if rows:
             title += f" ({len(rows):,} of {result['counts'][end or 'listed']:,})"
             print_table(title, columns, [[row[key] for key in columns] for row in rows])
     if not result["rows"]:
-        print_line("No set is left of those that were asked for.")
+        print_line("No gene set matches the request.")
     for sentence in result["sentences"]:
         print_line(sentence)
     for one in result["agreement"]:
         if one["pearson"] is not None:
             print_line(
-                f"Predicted against measured: Pearson {one['pearson']:.3f} over {one['sets']:,} "
-                f"sets drawn from the {one['part']} part; `deltacell evaluate` uses all of it."
+                f"Pearson correlation of predicted and measured scores: {one['pearson']:.3f} on "
+                f"{one['sets']:,} sets of the {one['part']} part; `deltacell evaluate` uses all."
             )
 
 
@@ -58,19 +62,16 @@ def print_explained_set(result: Mapping[str, Any]) -> None:
     lines = [f"{kind}: {text}" for kind, text in evidence_lines({**result, "votes": ()})]
     for sentence in [*result["sentences"], *lines]:
         print_line(sentence)
-    genes = [
-        [row["name"], row["gene"], "yes" if row["deleted"] else "no", _signed(row["contribution"])]
-        for row in result["gene_contributions"]
-    ]
-    if (rest := result["other_genes"])["genes"]:
+    genes, rest = list(result["gene_contributions"]), result["other_genes"]
+    if rest["genes"]:
         name = count_text(rest["genes"], "other gene")
-        genes.append([name, "", "no", _signed(rest["contribution"])])
-    columns = ["name", "gene", "deleted", "contribution"]
-    print_pieces([*_tables(result), Piece("What the genes' vectors contribute", columns, genes)])
+        genes.append({**rest, "name": name, "gene": "", "deleted": False})
+    title, columns = "What the genes' vectors contribute", "name gene deleted contribution"
+    print_pieces([*_tables(result), _table(title, columns, genes)])
 
 
 def explained_page(result: Mapping[str, Any]) -> str:
-    """Return the explanation of one set, from `predict.explain_set`, as self-contained HTML."""
+    """Render the explanation of one set, from `predict.explain_set`, as self-contained HTML."""
     return page(
         "why",
         result=result,
@@ -83,45 +84,33 @@ def explained_page(result: Mapping[str, Any]) -> str:
 
 def _tables(result: Mapping[str, Any]) -> list[Piece]:
     votes = [
-        [
-            *(" ".join(vote["names"]), _signed(vote["score"])),
-            *(f"{vote['by']} for {vote['replaced']}", vote["relation"]),
-            *(f"{vote['weight']:.3g}", vote["run"]),
-        ]
+        {**vote, "measured": vote["score"], "in_place_of": f"{vote['by']} for {vote['replaced']}"}
         for vote in result["votes"][:20]
     ]
-    nearest = [
-        [
-            *(" ".join(near["names"]), f"{near['distance']:.2g}"),
-            *(_signed(near["measured"]), _signed(near["predicted"]), near["part"]),
-        ]
-        for near in result["nearest"]
-    ]
-    relations = [
-        [row["relation"], row["links"], _signed(row["contribution"])] for row in result["relations"]
-    ]
-    runs = [[r["name"], r["seed"], r["model"], _signed(r["score"])] for r in result["runs"]]
-    of_votes = ["genes", "measured", "in place of", "relation", "weight", "run"]
-    of_nearest = ["genes", "distance", "measured", "predicted", "part"]
+    runs = [{**run, "run": run["name"]} for run in result["runs"]]
+    of_votes = "genes measured in_place_of relation weight run"
+    of_nearest = "genes distance measured predicted part"
     return [
-        Piece("The measured sets it rests on", of_votes, votes),
-        Piece("The nearest measured sets", of_nearest, nearest),
-        Piece("What the relations contribute", ["relation", "links", "contribution"], relations),
-        Piece("What each run says", ["run", "seed", "model", "score"], runs),
+        _table("The measured sets it is based on", of_votes, votes),
+        _table("The nearest measured sets", of_nearest, result["nearest"]),
+        _table("What the relations contribute", "relation links contribution", result["relations"]),
+        _table("What each run predicts", "run seed model score", runs),
     ]
+
+
+def _table(title: str, columns: str, rows: Sequence[Mapping[str, Any]]) -> Piece:
+    keys = ["names" if key == "genes" else key for key in columns.split()]
+    cells = [[_FORMATS[k](row[k]) if k in _FORMATS else row[k] for k in keys] for row in rows]
+    return Piece(title, [key.replace("_", " ") for key in columns.split()], cells)
 
 
 def evidence_lines(known: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what is known of a set in lines: the kind of evidence, and what it says.
-
-    ``known`` is a row of a ranking or an explained set, with its evidence at the top or under
-    ``evidence``.
-    """
+    """Return the evidence for a row of a ranking or an explained set: pairs of kind and text."""
     known = {"votes": (), "lost": (), "terms": (), **known, **known.get("evidence", {})}
     lines = [
         (
             "measured next to it",
-            f"{' '.join(vote['names'])} {_signed(vote['score'])}, with {vote['by']} in place of "
+            f"{' '.join(vote['names'])} {vote['score']:+.4f}, with {vote['by']} in place of "
             f"{vote['replaced']} by {vote['relation']}",
         )
         for vote in known["votes"][:5]
@@ -136,28 +125,23 @@ def evidence_lines(known: Mapping[str, Any]) -> list[tuple[str, str]]:
     return lines + [(kind, names) for kind, names in named.items() if names]
 
 
-def _signed(value: float) -> str:
-    return f"{value:+.4f}"
-
-
 def ranking_page(result: Mapping[str, Any]) -> str:
-    """Return the page of a ranking, given by `Ranked.page_data`, as self-contained HTML."""
+    """Render a ranking, from `Ranked.page_data`, as self-contained HTML."""
     most = MOST_ROWS // max(1, len({row["end"] for row in result["rows"]}))
     rows = [row for row in result["rows"] if row["rank"] <= most]
     lines = [evidence_lines(row) for row in rows]
     seen = {name for row in rows for name in row["relations"]}
-    # The number of a relation gives it its colour and dashes on the whole page.
+    # The number of a relation determines its colour and dashes.
     relations = {name: i for i, name in enumerate(dict.fromkeys([*result["relations"], *seen]))}
     styles = {name: (i % COLOURS, i // COLOURS % 3) for name, i in relations.items()}
     scale = ScoreScale.of(rows)
-    # Points of the test part are drawn last and on top.
+    # Points of the test part are drawn last, on top.
     points = sorted(result["measured"], key=lambda one: _PARTS.index(one["part"]))
     genes: dict[str, str] = {}
     for one in [*rows, *points]:
         genes |= zip(one["genes"], one["names"], strict=True)
     place = {gene: i for i, gene in enumerate(genes)}
-    known = {one["gene"]: one for one in result.get("gene_facts", ())}
-    facts = [known.get(gene, {"description": None, "link": None}) for gene in genes]
+    facts = {x["gene"]: [x["description"], x["link"]] for x in result.get("gene_facts", ())}
 
     def drawn(row: Mapping[str, Any], evidence: list[tuple[str, str]]) -> dict[str, Any]:
         inside = {gene: i for i, gene in enumerate(row["genes"])}
@@ -182,7 +166,7 @@ def ranking_page(result: Mapping[str, Any]) -> str:
         "rows": [drawn(row, evidence) for row, evidence in zip(rows, lines, strict=True)],
         "points": [[place[gene] for gene in one["genes"]] for one in points],
         "genes": list(genes.items()),
-        "facts": [[one["description"], one["link"]] for one in facts],
+        "facts": [facts.get(gene, [None, None]) for gene in genes],
         "file": result["file"].removesuffix(".parquet"),
         "relations": [[*style, name] for name, style in styles.items()],
     }
@@ -226,11 +210,11 @@ def _scatter(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def demo_page(result: Mapping[str, Any]) -> str:
-    """Return the page of a demonstration, given by `demo.results`, as self-contained HTML."""
+    """Render the demo, from `demo.results`, as self-contained HTML."""
     unknown = dict.fromkeys(("parameters", "epochs", "seconds", "colour"))
     predictors = [{**model, "colour": i % 4} for i, model in enumerate(result["models"])]
     predictors += [{**unknown, **one} for one in result["baselines"]]
-    # The best first, and those without a correlation last.
+    # The best come first, those without a correlation last.
     predictors.sort(
         key=lambda one: (one["pearson"]["value"] is None, -(one["pearson"]["value"] or 0))
     )
@@ -243,6 +227,6 @@ def demo_page(result: Mapping[str, Any]) -> str:
         scale=ScoreScale.of(head),
         predictors=predictors,
         share=Axis.over([0.0, *(end for end in ends if end is not None)], 0.0, 1.0).share,
-        # A scheme such as that of a script is quoted away: a link leads to a file.
+        # Quoting removes schemes such as javascript:, so a link always leads to a file.
         links=[{**link, "href": "./" + quote(link["file"])} for link in result["links"]],
     )

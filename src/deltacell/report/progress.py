@@ -1,4 +1,4 @@
-"""Progress bars with an honest estimate, silent where no one watches; a training as it runs."""
+"""Progress bars, shown on terminals only, and the progress of a training run."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from deltacell.report.page import sentences
 from deltacell.report.terminal import console, print_line
 from deltacell.words import Progress
 
-REFRESH = 0.5  # seconds from one look at the loss to the next
-# What is shown of an epoch, by the column of metrics.csv.
+REFRESH = 0.5  # seconds between updates of the loss
+# How columns of metrics.csv are shown.
 _SHOWN = {
     "train_loss": "  loss {:.4g}",
     "validation_pearson": "  validation Pearson {:.3f}",
@@ -44,17 +44,17 @@ def progress_bar() -> Iterator[Progress]:
 
 
 class TrainingBar:
-    """Shows samples/s, the loss and the validation's Pearson of a training loop.
+    """Shows the samples/s, loss and validation Pearson of a training loop.
 
-    ``look`` is called with a loss on its device and returns a number without waiting. Unless it is
-    ``watched`` nothing is shown; a bar needs a terminal, and the line per epoch does not.
+    ``look`` converts a loss tensor to a number. Nothing is shown unless ``watched``; the bar needs
+    a terminal, the line per epoch does not.
     """
 
     def __init__(self, look: Callable[[Any], float], *, watched: bool = True) -> None:
         self._look, self._watched = look, watched
-        told = progress.TextColumn("{task.fields[told]}", markup=False)
-        self._bar = _bar(progress.MofNCompleteColumn(), told)
-        self._task = self._bar.add_task("", told="")
+        column = progress.TextColumn("{task.fields[metrics]}", markup=False)
+        self._bar = _bar(progress.MofNCompleteColumn(), column)
+        self._task = self._bar.add_task("", metrics="")
         self._row = {"train_loss": math.nan}
         self._genotypes, self._name, self._since, self._looked = 0, "", 0.0, 0.0
 
@@ -76,22 +76,21 @@ class TrainingBar:
             if loss is not None:
                 self._row["train_loss"] = self._look(loss)
             rate = {"samples_per_s": self._genotypes / max(now - self._since, 1e-9)}
-            self._bar.update(self._task, told=_told({**rate, **self._row}))
+            self._bar.update(self._task, metrics=_metrics_text({**rate, **self._row}))
         self._bar.advance(self._task)
 
     def epoch(self, row: Mapping[str, float], step: int) -> None:
         self._row |= {k: v for k, v in row.items() if k == "validation_pearson"}
         if self._watched:
             known = {name: row[name] for name in _SHOWN if name in row}
-            # This line stays.
-            text = f"{self._name}  step {step:,}{_told(known)}"
+            text = f"{self._name}  step {step:,}{_metrics_text(known)}"
             self._bar.console.print(text, markup=False)
 
     def close(self) -> None:
         self._bar.stop()
 
 
-def _told(row: Mapping[str, float]) -> str:
+def _metrics_text(row: Mapping[str, float]) -> str:
     return "".join(_SHOWN[name].format(value) for name, value in row.items())
 
 

@@ -1,4 +1,4 @@
-"""Tables and facts on the terminal; the same as HTML for a notebook, as text and as Markdown."""
+"""Tables and facts for the terminal, as text, as HTML for notebooks and as Markdown."""
 
 from __future__ import annotations
 
@@ -19,17 +19,11 @@ _HTML: ContextVar[list[str] | None] = ContextVar("html", default=None)
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that respects NO_COLOR and keeps tables whole where no one watches."""
+    """Return a console that respects NO_COLOR and does not fold tables unless on a terminal."""
     made = Console(stderr=stderr, highlight=False)
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = max(160, shutil.get_terminal_size((160, 24)).columns)
     return made
-
-
-def as_text(show: Callable[[], None]) -> str:
-    with redirect_stdout(io.StringIO()) as text:
-        show()
-    return text.getvalue().rstrip("\n")
 
 
 def as_html(show: Callable[[], None]) -> str:
@@ -43,25 +37,27 @@ def as_html(show: Callable[[], None]) -> str:
 
 
 class Shown:
-    """Shows itself on a terminal and in a notebook by what ``_print`` prints."""
+    """Base class whose text and notebook representations are the output of ``_print``."""
 
     _print: Callable[[], None]
 
     def __str__(self) -> str:
-        return as_text(self._print)
+        with redirect_stdout(io.StringIO()) as text:
+            self._print()
+        return text.getvalue().rstrip("\n")
 
     def _repr_html_(self) -> str:
         return as_html(self._print)
 
 
 def print_error(text: str) -> None:
-    """Print what went wrong where errors go, in red where colours are wanted; never as markup."""
+    """Print an error to stderr, in red if colours are enabled, without interpreting markup."""
     lines = "\n".join(printable(line) for line in text.split("\n"))
     console(stderr=True).print(lines, style="red", markup=False, soft_wrap=True)
 
 
 def print_line(text: str, *, style: str | None = None, soft_wrap: bool = False) -> None:
-    """Print a line of untrusted text; with ``soft_wrap`` never folded, so that it can be copied."""
+    """Print a line of untrusted text; with ``soft_wrap`` it is not folded, so it can be copied."""
     html = _HTML.get()
     if html is None:
         console().print(printable(text), style=style, markup=False, soft_wrap=soft_wrap)
@@ -77,11 +73,11 @@ def print_facts(title: str, facts: Mapping[str, Any]) -> None:
 def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, total: bool = False
 ) -> None:
-    """Print rows under a title: numbers to the right, and a ``total`` in the last row set apart.
+    """Print rows under a title, with numbers right-aligned; ``total`` sets the last row apart.
 
-    Without names of columns there are two, for facts.
+    Without column names, the table has two columns.
     """
-    # The title is not the table's own, which would be folded to the width of a narrow table.
+    # Rich would fold the title of a Table to the width of the table.
     print_line(title, style="bold")
     right = [
         bool(rows) and all(isinstance(row[i], int | float | None) for row in rows)
@@ -127,7 +123,7 @@ def few(names: Sequence[str], most: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text with what would steer a terminal (escapes, line ends) written out as codes."""
+    """Return a text with control characters (escapes, line ends) written as codes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -140,12 +136,12 @@ _MARKS: dict[str, str | int | None] = {
 
 
 def markdown_text(text: str) -> str:
-    """Return an untrusted text that Markdown shows as it is, in one line and one cell."""
+    """Escape an untrusted text for Markdown, in one line and one cell."""
     return printable(text).translate(str.maketrans(_MARKS))
 
 
 class Piece(NamedTuple):
-    """A table, or without columns a list of sentences."""
+    """A table, or a list of sentences if there are no columns."""
 
     title: str
     columns: Sequence[str]

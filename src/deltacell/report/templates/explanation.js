@@ -1,5 +1,5 @@
 (() => {
-  // Tables: a click or Enter on a header sorts, an input filters, long ones begin short.
+  // Tables: a click or Enter on a header sorts, an input filters, and long tables start short.
   const FEW = 12;
 
   each("section.table", (section) => {
@@ -44,7 +44,7 @@
     refresh();
   });
 
-  // The timeline: bars on a canvas, one canvas a rank, all on the same scale.
+  // The timeline: bars on a canvas, one canvas per rank, all on the same scale.
   const block = document.getElementById("timeline-data");
   if (!block) return;
   const data = JSON.parse(block.textContent);
@@ -211,11 +211,11 @@
     if (bar) {
       const name = document.createElement("b");
       name.textContent = bar[NAME];
-      const several = bar[COUNT] > 1 ? `, of which ${time(bar[BUSY])} in events` : "";
-      told.append(name, ` · ${bar[CATEGORY]} · takes ${time(bar[LENGTH])}${several}`
-        + ` · begins at ${time(bar[BEGIN] - rank.begin_ms)} · ${rank.name}, ${rank.lanes[bar[LANE]]}`);
+      const several = bar[COUNT] > 1 ? `, ${time(bar[BUSY])} of it in events` : "";
+      told.append(name, ` · ${bar[CATEGORY]} · lasts ${time(bar[LENGTH])}${several}`
+        + ` · starts at ${time(bar[BEGIN] - rank.begin_ms)} · ${rank.name}, ${rank.lanes[bar[LANE]]}`);
     } else {
-      told.textContent = "Point at a bar, or press n, to see what it is.";
+      told.textContent = "Point at a bar or press n to see its details.";
     }
     redraw();
   }
@@ -286,7 +286,7 @@
     let moved = false;
     canvas.addEventListener("wheel", (event) => {
       const sideways = Math.abs(event.deltaX) > Math.abs(event.deltaY);
-      // A page that zooms while it is being scrolled past is a nuisance.
+      // Scrolling past the timeline should not zoom it.
       if (!sideways && !event.ctrlKey && !box.contains(document.activeElement)) return;
       event.preventDefault();
       const edge = canvas.getBoundingClientRect();

@@ -36,8 +36,8 @@
     return made;
   }
 
-  // A facet: the values a row has of it. "some" and "none" stand beside the values themselves.
-  const yes = { true: "linked", false: "not linked", null: "not known" };
+  // A facet lists the values of a row; "some" and "none" can be chosen as well.
+  const yes = { true: "linked", false: "not linked", null: "unknown" };
   const facets = {
     end: { of: (row) => (row.end === null ? [] : [row.end]), any: "both" },
     status: { of: (row) => [row.status], any: "any" },
@@ -71,12 +71,12 @@
       facet.select.append(option);
       return { option, value, said: clipped };
     });
-    // Where all rows are alike there is nothing to choose.
+    // A facet in which all rows are equal is hidden.
     facet.select.parentElement.hidden = facet.open ? listed.length === 0 : listed.length < 2;
     facet.select.addEventListener("change", () => { most = FEW; refresh(); });
   }
 
-  // A whole name finds that gene alone, so that RAD5 does not find RAD51.
+  // A complete name matches that gene only, so that RAD5 does not match RAD51.
   function genesOf(word) {
     const whole = wordsOf.map((names) => names.includes(word));
     return whole.includes(true) ? whole : wordsOf.map((names) => names.some((n) => n.includes(word)));
@@ -85,7 +85,7 @@
   function sought() {
     const text = search.value.trim().toLowerCase();
     if (!text) return [];
-    // A name may have a space inside.
+    // A name may contain a space.
     if (wordsOf.some((names) => names.includes(text))) return [genesOf(text)];
     return text.split(/[\s,;]+/).filter(Boolean).map(genesOf);
   }
@@ -99,7 +99,7 @@
       return wanted.filter(([facet, value]) => !fits(facet.values[i], value)).map(([facet]) => facet);
     });
     for (const [facet, value] of wanted) {
-      // How many would be left, were this one chosen and the others as they are.
+      // The number of rows that each option of this facet would leave.
       const open = facet.values.filter((_, i) => misses[i] !== null
         && misses[i].every((other) => other === facet));
       for (const { option, value: mine, said } of facet.options) {
@@ -137,7 +137,7 @@
     else choose(chosen);
   }
 
-  // Beside the list where there is room for it, else below the row.
+  // The panel is beside the list on wide screens, and below the row on narrow ones.
   function lift() {
     beside.append(panel);
     body.querySelectorAll(".within").forEach((row) => row.remove());
@@ -175,15 +175,15 @@
     if (row.measured !== null) tell("measured", strong(row.measured));
     if (row.end) tell("rank", `${number.format(row.rank)} of the ${row.end}`);
     tell("status", row.status);
-    if (row.linked) tell("linked", "too near on a chromosome to be combined");
-    if (row.linked === null) tell("linked", "not known: a position is missing");
+    if (row.linked) tell("linked", "too close on a chromosome to be combined");
+    if (row.linked === null) tell("linked", "unknown: a position is missing");
     for (const [name, values] of [["pathways", row.pathways], ["complexes", row.complexes]]) {
       if (!values.length) continue;
       const listed = values.map((value) => make("span", {}, make("bdi", {}, value)));
       tell(`shared ${name}`, make("div", { class: "listed" }, ...listed));
     }
     parts.push(facts);
-    // What the facts above do not have: measured sets, lost reactions and shared terms.
+    // Evidence that is not among the facts above: measured sets, lost reactions and shared terms.
     const others = row.evidence.filter(([kind]) => !FACTS.includes(kind));
     for (const kind of new Set(others.map(([one]) => one))) {
       const lines = others.filter(([one]) => one === kind);
@@ -191,7 +191,7 @@
         ...lines.map(([, text]) => make("p", {}, make("bdi", {}, text)))));
     }
     if (!row.evidence.length) {
-      parts.push(make("p", { class: "soft" }, "No evidence: nothing was measured next to this set, and nothing that is known joins its genes."));
+      parts.push(make("p", { class: "soft" }, "No evidence: no set next to this one was measured, and nothing known connects its genes."));
     }
     row.genes.forEach((gene) => {
       const [description, link] = data.facts[gene];
@@ -213,17 +213,17 @@
       more.append(button);
     });
     parts.push(more);
-    // A command is shown to be pasted, so names that a shell would take apart are not put into it.
+    // Users paste the command, so it is not shown for names that a shell would interpret.
     if (genes.every(([gene]) => /^[A-Za-z0-9_][A-Za-z0-9_.:-]*$/.test(gene))) {
       const command = `deltacell why RUN "${genes.map(([gene]) => gene).join(" ")}"`;
-      parts.push(make("p", { class: "soft" }, "What its score rests on: ", make("code", {}, command)));
+      parts.push(make("p", { class: "soft" }, "To see what the score is based on: ", make("code", {}, command)));
     }
     return parts;
   }
 
   const FACTS = ["joined by", "shared complexes", "shared pathways"];
 
-  // A spreadsheet would take a text that begins so for a formula, and run it.
+  // A spreadsheet would run a text that begins like this as a formula.
   const field = (value) => {
     const text = String(value === null ? "" : value);
     const safe = /^[=+@\t\r-]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text;
@@ -259,7 +259,7 @@
 
   function legend(row) {
     if (!row.links.length) {
-      return make("p", { class: "soft" }, row.genes.length > 1 ? "No relation connects them." : "");
+      return make("p", { class: "soft" }, row.genes.length > 1 ? "No relation connects these genes." : "");
     }
     const list = make("ul", { class: "legend" });
     const there = new Set(row.links.map((link) => link[2]));
@@ -272,7 +272,7 @@
     return list;
   }
 
-  // Genes on a circle, the first on top; links of the same two genes bow apart.
+  // Genes are on a circle, the first on top; links between the same two genes are curved apart.
   function network(row, genes) {
     const n = genes.length;
     const [width, height, radius] = [320, n < 3 ? 110 : 190, 66];

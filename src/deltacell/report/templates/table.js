@@ -2,7 +2,7 @@
 const each = (selector, run, within = document) => within.querySelectorAll(selector).forEach(run);
 const number = new Intl.NumberFormat("en", { maximumFractionDigits: 6 });
 
-// Rows of a table by the column of a header, which says which way; the other way the next time.
+// Sorts the rows of a table by the column of a header; sorting again reverses the order.
 function valueOf(row, column) {
   const cell = row.cells[column];
   if ("value" in cell.dataset) return Number(cell.dataset.value);
@@ -25,11 +25,11 @@ function sortRows(table, header) {
   const body = table.tBodies[0];
   const rows = Array.from(body.rows, (row) => [valueOf(row, header.cellIndex), row]);
   rows.sort(([a], [b]) => {
-    // What is not known comes last both ways.
+    // Unknown values come last in both orders.
     if (a === null || b === null) return (a === null) - (b === null);
     return sign * compare(a, b);
   });
-  // Thousands of rows take seconds to move one by one; out of the page and all at once they do not.
+  // Moving thousands of rows one by one inside the page would take seconds.
   body.remove();
   body.replaceChildren();
   body.append(...rows.map(([, row]) => row));
