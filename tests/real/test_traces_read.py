@@ -106,8 +106,8 @@ def test_ranks_and_missing_ones_and_other_programs_that_are_none(traces, refused
     assert {trace.world_size for trace in ranks} == {8}
     assert all(trace.warnings == () for trace in ranks)
     for name, said in (
-        ("ddp_a100_rank0of2.json.gz", "Of 2 ranks only 0 is here; missing: 1."),
-        ("ddp_world128_rank1.json.gz", "Of 128 ranks only 1 is here; missing: 0, 2 to 127."),
+        ("ddp_a100_rank0of2.json.gz", "Traces of 1 of 2 ranks are missing: 1."),
+        ("ddp_world128_rank1.json.gz", "Traces of 127 of 128 ranks are missing: 0, 2 to 127."),
     ):
         (trace,) = read_traces(traces / name)
         assert trace.warnings == (said,)
