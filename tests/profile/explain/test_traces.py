@@ -72,7 +72,7 @@ def test_the_rank_that_the_others_wait_for(traces):
         "idle 54.5 %, exposed communication and copies 37.7 %, compute 7.8 %" in one
         for one in found.evidence
     )
-    assert any("one step only" in warning for warning in found.warnings)
+    assert any("only one step" in warning for warning in found.warnings)
 
 
 def test_what_is_unlike_is_compared_with_low_confidence(traces, make_run):

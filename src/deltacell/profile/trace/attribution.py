@@ -15,8 +15,8 @@ import polars as pl
 
 from deltacell.arrays import Ints
 from deltacell.errors import InputError
-from deltacell.profile.trace import host as hosts
 from deltacell.profile.trace import device as devices
+from deltacell.profile.trace import host as hosts
 from deltacell.profile.trace.device import PARTS, DeviceTime, collective_rows
 from deltacell.profile.trace.host import Category, HostTime, is_collective, is_loader
 from deltacell.profile.trace.read import missing_ranks
@@ -60,7 +60,7 @@ class Attribution:
         self.per_step = pl.DataFrame({**columns, "loader": host.loader})  # all steps
         self.loader = _loader(trace, nesting, steps, host)
         self.syncs = hosts.sync_points(trace, nesting, steps)  # the host waits for the device
-        self.critical_path = devices.critical_path(trace, steps, host, self.launch)  # of a typical step
+        self.critical_path = devices.critical_path(trace, steps, host, self.launch)
         self.work = find_work(trace, nesting, steps, host, self.launch)
         self.traits = find_traits(trace, nesting, steps)
         self.notices = tuple(_notices(trace, steps, self.device, self.doing))
