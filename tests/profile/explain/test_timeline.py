@@ -66,7 +66,7 @@ def test_bars_have_their_place_their_depth_and_what_they_are_for() -> None:
     # What goes on after the step is cut where the step ends.
     assert bars["gemm"]["duration_ms"] == pytest.approx(0.010)
     lanes = rank["lanes"]
-    assert lanes[bars["phase.forward"]["lane"]].endswith("where the steps are")
+    assert lanes[bars["phase.forward"]["lane"]].endswith("which runs the steps")
     assert bars["phase.forward"]["lane"] == 0
     assert lanes[bars["gemm"]["lane"]] == "device 0, stream 7"
 
