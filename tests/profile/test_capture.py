@@ -140,7 +140,7 @@ def test_a_trace_that_cannot_be_written_is_a_notice(tmp_path, monkeypatch):
 
     monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", half)
     capture = run(Window(0, 0, 1, 1), tmp_path / "more", 3)
-    assert "unfinished" in capture.notices[0]
+    assert "full?" in capture.notices[0]
     assert files_of(tmp_path / "more") == []
 
 
