@@ -99,7 +99,7 @@ def test_python_calls_that_only_pass_on_are_left_out() -> None:
 spans = st.tuples(st.integers(0, 900), st.integers(1, 300), st.integers(1, 3))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(events=st.lists(spans, min_size=1, max_size=60), most=st.integers(8, 80))
 def test_law_bars_are_apart_bounded_and_complete(
     events: list[tuple[int, int, int]], most: int
