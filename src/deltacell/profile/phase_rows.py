@@ -136,8 +136,8 @@ class PhaseSummary:
         steps = _by_step(rows)
         warm = steps.filter(~pl.col("warmup"))
         undisturbed = warm.filter(~pl.col("profiled"))
-        steady = next((part for part in (undisturbed, warm) if len(part)), steps).drop("warmup")
-        self.steady = steady
+        steady = next((part for part in (undisturbed, warm) if len(part)), steps)
+        self.steady = steady = steady.drop("warmup")
         self.steps, self.samples = len(steady), int(steady["samples"].sum())
         self.wall_s = wall = float(steady["wall_s"].sum())
         # The time of a real step, not the mean of the two in the middle.

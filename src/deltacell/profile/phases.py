@@ -22,7 +22,6 @@ from deltacell.files import new_file
 from deltacell.profile.phase_rows import COLUMNS, PHASES
 
 _INDEX = {phase: index for index, phase in enumerate(PHASES)}
-_OTHER = _INDEX["other"]
 
 
 class PhaseTimer:
@@ -37,7 +36,7 @@ class PhaseTimer:
         self._range: torch_profiler.record_function | None = None
         self._profiled = torch_profiler._is_profiler_enabled
         self._rows: list[tuple[Any, ...]] = []  # the COLUMNS after rank and attempt
-        self._index = _OTHER
+        self._index = _INDEX["other"]
         self._spent = [0] * len(PHASES)
         self._start = self._begin = self._since = clock()
 

@@ -1,9 +1,8 @@
 """The first sentence on traces whose cause is known, how far to rely on it, and bad traces."""
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -40,9 +39,8 @@ def test_vague_is_not_right() -> None:
 
 @pytest.mark.slow
 def test_the_first_sentence_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A sixth of each kind, with another seed than in the docs, so these cases are unseen.
-    place: defaultdict[str, count[int]] = defaultdict(count)
-    some = [case for case in cases(11) if next(place[case.kind]) % 6 == 0]
+    # A sixth of the cases, with another seed than in the docs, so they are unseen.
+    some = list(cases(11))[::6]
     monkeypatch.setattr(bench, "cases", lambda seed: some)
     result = run()
     assert min(result["measured"].values()) >= 0.95, result["missed"]

@@ -331,27 +331,22 @@ def _rank_difference(a: Subject, b: Subject) -> str | None:
 def _doubts(subject: Subject) -> Iterator[str]:
     if subject.account.residual > WITHIN:
         yield say("parts miss", x=subject.account)
-    if subject.traces is not None and subject.run is None:
-        for one in subject.traces.ranks:
-            yield from _trace_doubts(one)
-
-
-def _trace_doubts(one: Attribution) -> Iterator[str]:
-    trace, steps = one.trace, one.steps
-    launches = trace.named(lambda name: name.endswith("LaunchKernel"))
-    calls = np.flatnonzero(launches & (trace.kind == Kind.runtime) & (trace.correlation >= 0))
-    lost = ~np.isin(calls, one.launch)
-    if trace.damage:
-        yield say("events lost", damage=trace.damage)
-    elif one.device is not None and lost.sum() > LOST * len(lost):
-        yield say("kernels lost", share=float(lost.mean()))
-    if steps.how != "ProfilerStep":
-        yield say("steps not marked", how=steps.how)
-    if one.n_counted < FEW:
-        yield say("few steps", count=one.n_counted)
-    if trace.strange:
-        events = [f"{count:,} of '{short_name(name)}'" for name, count in trace.strange.items()]
-        yield say("strange events", events=events[:3])
+    for one in subject.traces.ranks if subject.traces and subject.run is None else ():
+        trace, steps = one.trace, one.steps
+        launches = trace.named(lambda name: name.endswith("LaunchKernel"))
+        calls = np.flatnonzero(launches & (trace.kind == Kind.runtime) & (trace.correlation >= 0))
+        lost = ~np.isin(calls, one.launch)
+        if trace.damage:
+            yield say("events lost", damage=trace.damage)
+        elif one.device is not None and lost.sum() > LOST * len(lost):
+            yield say("kernels lost", share=float(lost.mean()))
+        if steps.how != "ProfilerStep":
+            yield say("steps not marked", how=steps.how)
+        if one.n_counted < FEW:
+            yield say("few steps", count=one.n_counted)
+        if trace.strange:
+            events = [f"{count:,} of '{short_name(name)}'" for name, count in trace.strange.items()]
+            yield say("strange events", events=events[:3])
 
 
 def _known(one: Attribution, other: Attribution) -> float:

@@ -335,10 +335,8 @@ def _of_bar(bar: Bar, fall: Waterfall, a: View, b: View) -> Cause:
 def uniform_ratio(a: Mapping[Any, float], b: Mapping[Any, float]) -> float | None:
     """Return the ratio of B to A if nearly everything changed by it; otherwise None."""
     shared = [name for name in a if name in b and a[name] > 0 and b[name] > 0]
-    if len(shared) < 3:
-        return None
-    ratio = sum(b[name] for name in shared) / sum(a[name] for name in shared)
-    if abs(math.log(ratio)) < 0.03:
+    ratio = sum(b[name] for name in shared) / (sum(a[name] for name in shared) or 1.0)
+    if len(shared) < 3 or abs(math.log(ratio)) < 0.03:
         return None
     near = 0.25 * abs(math.log(ratio)) + 0.02
     alike = [name for name in shared if abs(math.log(b[name] / a[name] / ratio)) <= near]
@@ -420,11 +418,9 @@ def late_rank(traces: RanksAttribution) -> Cause | None:
 
     The share is the time that ranks wait for it, of the time of all ranks.
     """
-    if traces.alignment is None:
+    if traces.alignment is None or not traces.alignment.collectives["counted"].any():
         return None
     rows = traces.alignment.collectives.filter("counted")
-    if not len(rows):
-        return None
     worst = traces.alignment.ranks.sort("waited_for", descending=True, maintain_order=True)
     rank, count, waited, _ = worst.row(0)
     share = waited / sum(int(one.steps.wall[one.steps.counted].sum()) for one in traces.ranks)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,7 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
-from deltacell.errors import InputError, did_you_mean
+from deltacell.errors import InputError
 from deltacell.profile.explain.account import Account, compare
 from deltacell.profile.say import say
 from deltacell.words import listed, ratio_text
@@ -244,10 +243,7 @@ def read_measurements(path: str | os.PathLike[str]) -> Measurements:
         given = msgspec.yaml.decode(path.read_bytes(), type=Measurements)
     except (OSError, msgspec.DecodeError, RecursionError, ValueError) as error:
         what = " ".join(str(error).split())
-        unknown = re.search(r"unknown field `(.*?)`", what)
-        keys = {*Side.__struct_fields__, *Measurement.__struct_fields__, *Reading.__struct_fields__}
-        hint = did_you_mean(unknown[1], sorted(keys)) if unknown else ""
-        raise InputError(f"{what}{hint}", code="not-measurements", where=path) from error
+        raise InputError(what, code="not-measurements", where=path) from error
     for one in given.measurements:
         units, mode, _ = MEASURED[one.measured]
         one.unit, one.mode = one.unit or units[0], one.mode or mode

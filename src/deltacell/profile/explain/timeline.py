@@ -31,7 +31,13 @@ def typical_steps(
     count = sum(len(run.ranks) for _, run in runs)
     found = []
     for of, run in runs:
-        ranks = list(zip(run.ranks, _typical(run.ranks), strict=True))
+        number = run.ranks[0].steps.number[typical(run.ranks[0].steps)]
+        steps = [rank.steps for rank in run.ranks]
+        same = [np.flatnonzero((one.number == number) & one.counted) for one in steps]
+        places = [int(x[-1]) for x in same if len(x)]
+        if len(places) < len(steps):
+            places = [typical(one) for one in steps]
+        ranks = list(zip(run.ranks, places, strict=True))
         begins = [rank.trace.origin + int(rank.steps.begin[place]) for rank, place in ranks]
         walls = [int(rank.steps.wall[place]) for rank, place in ranks]
         together = max(begins) < min(x + wall for x, wall in zip(begins, walls, strict=True))
@@ -43,14 +49,6 @@ def typical_steps(
             step = _step(rank, place, max(most // count, 1), offset)
             found.append({"name": called or "The program", **step})
     return {"ranks": found} if found else None
-
-
-def _typical(ranks: Sequence[Attribution]) -> list[int]:
-    number = ranks[0].steps.number[typical(ranks[0].steps)]
-    same = [np.flatnonzero((one.steps.number == number) & one.steps.counted) for one in ranks]
-    if all(len(places) for places in same):
-        return [int(places[-1]) for places in same]
-    return [typical(rank.steps) for rank in ranks]
 
 
 def _step(rank: Attribution, place: int, most: int, offset: int) -> dict[str, Any]:

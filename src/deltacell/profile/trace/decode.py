@@ -362,8 +362,14 @@ class Table:
         }
         ordered["correlation"][ordered["correlation"] == 0] = NOTHING
         sizes = (text.decode("utf-8", "replace").split("\0") for text in shapes)
-        devices = {thread for _, thread, kind in rows if kind in _DEVICE_KINDS}
-        described = [self._thread(*ids, is_device=threads[ids] in devices) for ids in threads]
+        on_device = (*ON_DEVICE, Kind.device_annotation)
+        devices = {thread for _, thread, kind in rows if kind in on_device}
+        described = []
+        for code, (pid, tid) in enumerate(threads):
+            # Events of a device have its number as their process.
+            device = int(pid) if code in devices and pid.isdecimal() else None
+            called = self._thread_names.get((pid, tid), "").strip()
+            described.append(Thread(pid, tid, called, code in devices, device))
         return ordered | {
             "origin": origin,
             "kind": kind.astype(np.int8),
@@ -386,12 +392,6 @@ class Table:
         self._thread_names |= later._thread_names
         self._halves += later._halves
         self.left_out.update(later.left_out)
-
-    def _thread(self, pid: str, tid: str, *, is_device: bool) -> Thread:
-        name = self._thread_names.get((pid, tid), "").strip()
-        # Events of a device have its number as their process.
-        device = int(pid) if is_device and pid.isdecimal() else None
-        return Thread(pid, tid, name, is_device, device)
 
     def _paired(self) -> tuple[list[Event], list[int], list[int]]:
         """Return events with begin and duration; an end closes the last open one of its thread."""
@@ -418,7 +418,6 @@ _TYPES: dict[str, Any] = {
 }
 # Differences of times up to this one (73 years) fit into 64 bits.
 _FAR = 2**61
-_DEVICE_KINDS = (*ON_DEVICE, Kind.device_annotation)
 _NO_TIME = "no valid time or duration"
 _ALONE = "a beginning without an end, or an end without a beginning"
 _NO_ARGUMENTS = Arguments()

@@ -169,7 +169,10 @@ def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
     helpers = np.unique(trace.thread[backward & (trace.thread != steps.thread)]).tolist()
     main = timeline(trace, nesting, steps.thread)
     others = [timeline(trace, nesting, lane) for lane in helpers]
-    collectives = _collectives(trace, nesting, steps)
+    # Collectives of the host run beside its thread; ranges of NCCL only launch work on the device.
+    beside = trace.named(lambda x: is_collective(x) and not x.startswith(("nccl:", "rccl:")))
+    beside &= (trace.kind == Kind.annotation) & (nesting.lane != steps.thread)
+    collectives = Covered.union(trace.begin[beside], trace.ends(beside))
     bounds = (steps.begin, steps.end, collectives.begin, collectives.end)
     times, _ = distinct(np.concatenate([*bounds, *(line.times for line in (main, *others))]))
     # The bounds of steps are among the times, so a piece lies in one step or in none.
@@ -241,14 +244,6 @@ def _with_forward(
     named = found.copy()
     named[rows[len(rows) - 1 - from_end]] = Category.forward
     return nearest(named, nesting)
-
-
-def _collectives(trace: Trace, nesting: Nesting, steps: Steps) -> Covered:
-    """Return when a collective of the host runs beside the thread of the steps."""
-    # Ranges of NCCL are only the launch of work on the device.
-    rows = trace.named(lambda name: is_collective(name) and not name.startswith(("nccl:", "rccl:")))
-    rows &= (trace.kind == Kind.annotation) & (nesting.lane != steps.thread)
-    return Covered.union(trace.begin[rows], trace.ends(rows))
 
 
 def _exposed(

@@ -68,7 +68,11 @@ def find_work(
     operator = trace.kind == Kind.operator
     owner = _owner(operator, nesting)[call]
     operators = _by_owner(trace, nesting, operator, plain, owner, time)
-    module = _module_rows(trace, steps)
+    module = trace.named(lambda name: name.startswith("nn.Module: ")) & (trace.kind == Kind.python)
+    if not module.any():
+        module = trace.named(lambda name: not name.startswith(("ProfilerStep#", "phase.")))
+        module &= (own_categories(trace) == NOTHING) & (trace.kind == Kind.annotation)
+        module &= trace.thread == steps.thread
     of = _modules(trace, nesting, module, operator)
     if not len(every):
         pieces = np.flatnonzero(steps.counted[host.step] & (host.row >= 0))
@@ -93,24 +97,21 @@ def find_traits(trace: Trace, nesting: Nesting, steps: Steps) -> Traits:
         r"^aten::(?:linear|conv[123]d|layer_norm|batch_norm|group_norm|embedding|gelu|relu|silu"
         r"|scaled_dot_product_attention|softmax|dropout)$"
     )
+    shapes: dict[str, tuple[str, str]] = {}
+    if len(trace.shape):
+        shaped = np.flatnonzero(inside & (trace.shape >= 0) & (trace.kind == Kind.operator))
+        frame = pl.DataFrame({"name": trace.name[shaped], "shape": trace.shape[shaped]})
+        most = frame.group_by("name", "shape").len().sort("name", "len", "shape")
+        most = most.unique("name", keep="last", maintain_order=True)
+        shapes = {trace.names[name]: trace.shapes[of] for name, of, _ in most.iter_rows()}
     compiled = rows(r"^Torch-Compiled Region|^## Call CompiledFxGraph|^triton_|CompiledFunction")
     return Traits(
         compiled=len(compiled) > 0,
         graphs=len(rows("GraphLaunch")) > 0,
         recomputes=bool((_owner(back, nesting)[forward] >= 0).any()),
         workers=("Multi" in trace.text(int(loaders[0]))) if len(loaders) else None,
-        shapes=_shapes(trace, inside),
+        shapes=shapes,
     )
-
-
-def _shapes(trace: Trace, inside: Bools) -> dict[str, tuple[str, str]]:
-    if not len(trace.shape):
-        return {}
-    rows = np.flatnonzero(inside & (trace.shape >= 0) & (trace.kind == Kind.operator))
-    frame = pl.DataFrame({"name": trace.name[rows], "shape": trace.shape[rows]})
-    most = frame.group_by("name", "shape").len().sort("name", "len", "shape")
-    most = most.unique("name", keep="last", maintain_order=True)
-    return {trace.names[name]: trace.shapes[shape] for name, shape, _ in most.iter_rows()}
 
 
 def _owner(wanted: Bools, nesting: Nesting) -> Indices:
@@ -157,16 +158,6 @@ def _by_owner(
     rows = [(name, *values) for name, values in sums.items()]
     frame = pl.DataFrame(rows, schema=_OWNED, orient="row")
     return frame.sort("time", "total", "name", descending=[True, True, False])
-
-
-def _module_rows(trace: Trace, steps: Steps) -> Bools:
-    modules = trace.named(lambda name: name.startswith("nn.Module: "))
-    modules &= trace.kind == Kind.python
-    if modules.any():
-        return modules
-    found = trace.named(lambda name: not name.startswith(("ProfilerStep#", "phase.")))
-    found &= (own_categories(trace) == NOTHING) & (trace.kind == Kind.annotation)
-    return np.asarray(found & (trace.thread == steps.thread), dtype=bool)
 
 
 def _roofline(trace: Trace, rows: Ints, owner: Indices) -> pl.DataFrame:
