@@ -13,7 +13,7 @@ from deltacell.train.run import train
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 CASE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "dango-against-hetero.yaml"
 SMALL = [
-    *("experiment=demo", "data.synthetic_genotypes=150", "data.batch_size=8", "trainer.epochs=2"),
+    *("experiment=demo", "data.synthetic_genotypes=150", "data.batch_size=8", "trainer.epochs=1"),
     *("trainer.threads=1", "trainer.figures_every=0", "loggers.tensorboard=false"),
 ]
 

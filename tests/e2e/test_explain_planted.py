@@ -14,10 +14,8 @@ from deltacell.train.task import Task
 # Far more than a step takes, so that what else runs on the machine does not decide.
 DELAY = 0.3
 TRACED = (
-    "data.batch_size=8",
-    "trainer.epochs=1",
-    "profiler.trace=true",
-    "profiler.window=[2,1,6,1]",
+    *("data.synthetic_genotypes=150", "data.batch_size=8", "trainer.epochs=1"),
+    *("profiler.trace=true", "profiler.window=[2,1,6,1]"),
 )
 
 
@@ -58,7 +56,8 @@ def test_a_delay_is_found_and_named(plant, part, plain, tmp_path, monkeypatch, t
         lead = max(found.comparison.steps.bars, key=lambda bar: bar.change)
         assert lead.part == part
         assert lead.change > 0.8 * DELAY / per_sample
-        assert f": {part} accounts for +" in found.sentence
+        # On a busy machine, the sentence may begin with the machine.
+        assert f"{part} accounts for +" in found.sentence
         assert found.advice[0].startswith(f"{part}: ")
     alone = explain(tmp_path / "late")
     assert max(alone.accounts[0].parts, key=lambda name: alone.accounts[0].parts[name]) == part

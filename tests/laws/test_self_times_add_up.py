@@ -129,7 +129,7 @@ def parts_by_hand(trace: Trace, begin: int, end: int) -> list[int]:
 
 
 @given(programs())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_all_accounts_of_a_trace_add_up(events: list[Event]) -> None:
     trace = make_trace(events)
     if not (trace.duration > 0).any():
@@ -160,7 +160,7 @@ def test_all_accounts_of_a_trace_add_up(events: list[Event]) -> None:
 
 
 @given(programs(), st.integers(1, 10**12))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_shifting_a_trace_changes_no_account(events: list[Event], shift: int) -> None:
     trace = make_trace(events)
     if not (trace.duration > 0).any():

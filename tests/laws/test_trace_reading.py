@@ -19,6 +19,7 @@ from deltacell.profile.trace import read as reading
 from deltacell.profile.trace.read import read_trace
 
 law = settings(max_examples=40, deadline=None)
+forking_law = settings(max_examples=15, deadline=None)
 names = st.text(max_size=12) | st.sampled_from(
     ['}, {"ph": "X"', '{"ph":"B"}]', "\\", '"', "]}", "a\\u0041", "\ud7ff\U0001f600"]
 )
@@ -83,7 +84,7 @@ def test_what_was_written_is_read(made, origin, layout, piece, packed):
     )
 
 
-@law
+@forking_law
 @given(events, layouts, st.integers(2, 4), st.floats(0.5, 1), st.none() | st.integers(0, 255))
 def test_several_processes_read_what_one_reads(made, layout, processes, share, damage):
     text = bytearray(text_of(written(made, 0), **layout))

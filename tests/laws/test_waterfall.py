@@ -29,7 +29,7 @@ def accounts(draw, name="x"):
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(a=accounts("a"), b=accounts("b"))
 def test_bars_add_up_to_the_gap_and_every_fact_that_differs_is_named(a, b):
     compared = compare(a, b)
@@ -52,7 +52,7 @@ def test_bars_add_up_to_the_gap_and_every_fact_that_differs_is_named(a, b):
         assert named == (a.facts[name] != b.facts[name])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(a=accounts())
 def test_a_against_a_is_empty(a):
     compared = compare(a, a)
@@ -63,7 +63,7 @@ def test_a_against_a_is_empty(a):
         assert compared.epoch_ratio.epoch == compared.epoch_ratio.of_steps == 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(a=accounts("a"), b=accounts("b"))
 def test_b_to_a_mirrors_a_to_b(a, b):
     there, back = compare(a, b), compare(b, a)
@@ -78,7 +78,7 @@ def test_b_to_a_mirrors_a_to_b(a, b):
         assert there.epoch_ratio.epoch * back.epoch_ratio.epoch == pytest.approx(1)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(a=accounts("a"), b=accounts("b"))
 def test_the_ratio_of_epochs_is_the_product_of_its_terms(a, b):
     ratio = compare(a, b).epoch_ratio

@@ -181,7 +181,7 @@ OUTSIDE = {"validation": 0.4, "checkpoint": 0.1}
             MIXED,
             None,
             64,
-            "Forward 30; communication 25 batch_size; what 13 trace; waiting 12 data",
+            "Forward 30; communication 25 batch_size; work 13 trace; waiting 12 data",
         ),
         # Findings below their bounds are not mentioned.
         (BELOW, None, 64, "Forward 62; waiting 10"),
@@ -224,7 +224,7 @@ def test_warmup_is_cut_by_the_rule(walls, cut):
     summary = PhaseSummary(slow(*walls))
     assert (summary.warmup_steps, summary.steps) == (cut, len(walls) - cut)
     assert summary.steady["wall_s"].to_list() == pytest.approx(walls[cut:])
-    assert ("this is from one step only" in summary.sentence) == (summary.steps == 1)
+    assert ("single step" in summary.sentence) == (summary.steps == 1)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_a_gap_and_a_sum_that_is_off_are_seen():
     late = pl.when(pl.col("step") > 5).then(0.05).otherwise(0.0)
     gap = frame.with_columns(begin_s=pl.col("begin_s") + late)
     assert PhaseSummary(gap).residual == pytest.approx(0.05 / 0.248)
-    assert "beware, the phases are off by 20 %" in PhaseSummary(gap).sentence
+    assert "the wall time by 20 %" in PhaseSummary(gap).sentence
     # A gap of one rank is not made good by an overlap of another.
     overlap = frame.with_columns(begin_s=pl.col("begin_s") - late, rank=pl.lit(1, pl.Int64))
     assert PhaseSummary(pl.concat([gap, overlap])).residual == pytest.approx(0.1 / (0.248 + 0.148))

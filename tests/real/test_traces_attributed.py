@@ -88,7 +88,7 @@ def test_missing_ranks_are_a_notice(shared_data: Path, files: str, given: int, w
     traces = [read_trace(file) for file in sorted((shared_data / "traces").glob(files))]
     found = RanksAttribution(traces)
     assert (len(found.ranks), found.world_size) == (given, world)
-    assert any(f"Of {world} ranks only" in notice for notice in found.notices)
+    assert any(f"of {world} ranks are missing" in notice for notice in found.notices)
     assert all(adds_up(one) for one in found.ranks)
     if given == 1:
         # The backward of DDP is seen on its own thread.

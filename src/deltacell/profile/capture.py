@@ -1,8 +1,8 @@
 """Profilers of a training: a trace of some of its steps, and profilers of the host.
 
-They must not harm the training: what goes wrong becomes a notice, and the training continues.
-Profilers of the host (of Python's functions, the lines of some functions, and memory) slow it down,
-so compare their times with each other and not with another run's.
+A failing profiler never stops the training; its errors become notices. Profilers of the host
+(Python functions, lines of some functions, memory) slow it down, so compare their times only with
+each other.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from deltacell.files import new_file
 from deltacell.profile.phases import PhaseTimer
 from deltacell.profile.say import say
 
-MOST_LINES = 100  # functions or lines of code in a text of a profiler of the host
+MOST_LINES = 100  # functions or lines of code in the report of a host profiler
 _FAILURES = (OSError, RuntimeError, AssertionError, ValueError)
 
 
 @dataclass(frozen=True)
 class Window:
-    """Optimizer steps to wait, to warm up and to record, and how often.
+    """Numbers of optimizer steps to wait, to warm up and to record, and of repetitions.
 
-    What the profiler sees in the warm-up is discarded. With a repeat of 0 it records windows for as
-    long as the training lasts.
+    Events of the warm-up are discarded. With a repeat of 0, windows are recorded until the training
+    ends.
     """
 
     wait: int
@@ -60,12 +60,12 @@ class Window:
 
     @property
     def cycle(self) -> int:
-        """Steps from the beginning of one wait to the next."""
+        """Steps from one wait to the next."""
         return self.wait + self.warmup + self.active
 
     @property
     def steps(self) -> int:
-        """Optimizer steps after which everything is recorded."""
+        """Optimizer steps until everything is recorded."""
         return self.cycle * max(self.repeat, 1)
 
     def __str__(self) -> str:
@@ -82,9 +82,9 @@ def check_window(
     world_size: int = 1,
     steps: int | None = None,
 ) -> None:
-    """Raise an error with the arithmetic where the training ends before the window does.
+    """Raise an error with the arithmetic if the training ends before the window does.
 
-    ``world_size`` processes share a batch; ``steps`` replaces the epochs where it is given.
+    ``world_size`` processes share a batch; ``steps`` replaces the epochs if it is given.
     """
     batches = math.ceil(samples / batch_size)
     per_epoch = math.ceil(batches / accumulate)
@@ -98,9 +98,9 @@ def check_window(
 
 
 class Profiler:
-    """What is told of every optimizer step, and records.
+    """A profiler that is called at every optimizer step.
 
-    ``notices`` say what was not recorded, and why; ``files`` are those written.
+    ``notices`` explain what was not recorded; ``files`` are the files written.
     """
 
     name: str
@@ -111,24 +111,24 @@ class Profiler:
         self._steps: Generator[None] | None = None
 
     def start(self, step: int = 0) -> None:
-        """Begin just before a step, whose number a trace shows as ``ProfilerStep#``."""
+        """Begin just before a step, whose number appears in a trace as ``ProfilerStep#``."""
         if self._steps is None:
             self._steps = self._record(step)
             self.step()
 
     def step(self) -> None:
-        """Say that an optimizer step is over; best just after the timer's row was closed."""
-        self._go_on(next)
+        """End an optimizer step, just after the timer's row was closed."""
+        self._advance(next)
 
     def stop(self) -> None:
-        """End the recording; this can be called at any time and more than once."""
-        self._go_on(lambda steps: steps.close())
+        """End the recording; further calls do nothing."""
+        self._advance(lambda steps: steps.close())
 
     def _record(self, step: int) -> Generator[None]:
-        """Record; it yields until a step is over, and is closed at the end."""
+        """Record, yielding during each step, until it is closed."""
         raise NotImplementedError
 
-    def _go_on(self, act: Callable[[Generator[None]], None]) -> None:
+    def _advance(self, act: Callable[[Generator[None]], None]) -> None:
         with suppress(StopIteration):
             try:
                 if self._steps is not None:
@@ -140,10 +140,9 @@ class Profiler:
 class Capture(Profiler):
     """torch's profiler in a window of optimizer steps.
 
-    Traces go to ``trace-rank{rank}-window{k}.json.gz``; ``options`` are those of
-    `torch.profiler.profile`. Outside the window it costs a comparison per step. A window that the
-    training ends in is not written. After a restart, windows that all ranks have are not recorded
-    again. The ``timer`` learns in which of its rows the profiler was on.
+    Traces are written to ``trace-rank{rank}-window{k}.json.gz``; ``options`` are those of
+    `torch.profiler.profile`. An incomplete window is not written. After a restart, windows that all
+    ranks have are not recorded again. The ``timer`` marks its rows in which the profiler was on.
     """
 
     name = "the capture"
@@ -192,7 +191,7 @@ class Capture(Profiler):
             if profiler is not None:
                 self.notices.append(
                     f"the training ended after {begun} of the {recorded} steps of window {number}, "
-                    "so that was not written"
+                    "so the window was not written"
                 )
             elif not self.files:
                 self.notices.append(
@@ -208,13 +207,13 @@ class Capture(Profiler):
         return self.folder / f"trace-rank{rank}-window{number}.json.gz"
 
     def _profiler(self, begin: int) -> torch.profiler.profile:
-        """Return a profiler that warms up, and then records, from a step on."""
+        """Start a profiler that warms up and then records, beginning at a step."""
         if torch.autograd.profiler._is_profiler_enabled:
-            # torch would not complain, and would end the other one's recording with ours.
-            raise RuntimeError("another of torch's profilers is on")
+            # torch would end the other recording together with this one, without an error.
+            raise RuntimeError("another torch profiler is on")
 
         def action(step: int) -> ProfilerAction:
-            # torch asks for step 0 before it is told where it begins.
+            # torch asks for step 0 before `step_num` is set.
             warm = max(step, begin) < begin + self.window.warmup
             return ProfilerAction.WARMUP if warm else ProfilerAction.RECORD
 
@@ -230,11 +229,11 @@ def _write(profiler: torch.profiler.profile, file: Path) -> None:
     plain = file.with_name(f".{file.name}.plain.tmp")
     try:
         profiler.export_chrome_trace(str(plain))
-        # torch is silent where it could not write everything.
+        # torch does not report that it could not write everything.
         with plain.open("rb") as source, new_file(file) as packed:
             source.seek(max(plain.stat().st_size - 64, 0))
             if not source.read().rstrip().endswith(b"}"):
-                raise OSError(f"torch left it unfinished; is there space in {file.parent}?")
+                raise OSError(f"torch did not write all of it; is {file.parent} full?")
             source.seek(0)
             with gzip.open(packed, "wb", compresslevel=5) as sink:
                 shutil.copyfileobj(source, sink, 1 << 20)
@@ -243,7 +242,7 @@ def _write(profiler: torch.profiler.profile, file: Path) -> None:
 
 
 class HostProfiler(Profiler):
-    """A profiler of a kind (``cprofile``, ``lines`` of some functions, ``memory``)."""
+    """A profiler of Python functions (``cprofile``), ``lines`` of some functions, or ``memory``."""
 
     def __init__(
         self, kind: str, folder: Path, rank: int = 0, functions: Sequence[Callable[..., Any]] = ()
@@ -269,10 +268,7 @@ class HostProfiler(Profiler):
         self._write(".txt", lambda path: path.write_text(text, encoding="utf-8"))
 
     def _calls(self) -> Generator[None]:
-        """Profile every Python function of this thread, or the lines of some.
-
-        Both are written as text, and functions also as ``.prof`` for `pstats`.
-        """
+        """Profile the Python functions of this thread (also as ``.prof``), or lines of some."""
         profile: Any = cProfile.Profile()
         text = io.StringIO()
         if self._kind == "lines":
@@ -292,16 +288,15 @@ class HostProfiler(Profiler):
     def _memory(self) -> Generator[None]:
         """Profile memory after every step, and the lines that hold it at the end.
 
-        Python's own memory, including numpy's, is known by the line that asked for it (``traced``,
-        and its peak in the step). torch's tensors are only in the memory of the process (``rss``,
-        at most so far) and, on CUDA, of the device. CUDA memory is not snapshotted because torch
-        writes snapshots as pickle.
+        Python's own memory, including NumPy's, is ``traced`` to the line that allocated it. torch's
+        tensors appear only in the peak memory of the process (``rss``) and of the device. CUDA
+        memory is not snapshotted because torch writes snapshots as pickle.
         """
         tracemalloc.start()
         text = ["Memory after each step, in MB", ""]
         text.append("".join(f"{x:>13}" for x in ("traced", "peak", "most rss", "device", "peak")))
         first: tracemalloc.Snapshot | None = None
-        # Bytes on macOS.
+        # macOS counts bytes.
         unit = 1 if sys.platform == "darwin" else 1024
         try:
             while True:
@@ -317,7 +312,7 @@ class HostProfiler(Profiler):
         finally:
             last = tracemalloc.take_snapshot()
             tracemalloc.stop()
-            text += ["", "Lines that hold most at the end: MB, MB more than after the first step"]
+            text += ["", "Lines with the most memory at the end: MB, change since the first step"]
             own = [tracemalloc.Filter(False, tracemalloc.__file__)]
             before = (first or last).filter_traces(own)
             lines = last.filter_traces(own).compare_to(before, "lineno")

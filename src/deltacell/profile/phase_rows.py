@@ -1,6 +1,6 @@
-"""The rows of phases on disk, the steady steps among them, and what limits a run.
+"""Read the phases of a run, select its steady steps, and find what limits it.
 
-Reading them needs no PyTorch, so that explanations do not wait for it.
+This does not import PyTorch, so explanations do not wait for it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,9 @@ COLUMNS = pl.Schema(
 
 
 def read_phases(folder: str | os.PathLike[str]) -> pl.DataFrame:
-    """Read the rows of all processes of a run, by attempt, rank and time.
+    """Read the rows of all processes of a run, sorted by attempt, rank and time.
 
-    An attempt continues from the state before its first training step, so what earlier attempts
-    did from that step on is left out.
+    Steps that a later attempt repeated are left out.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -63,17 +62,17 @@ def _read_part(file: Path) -> pl.DataFrame:
             raise OSError("a value is missing or not finite")
         return part
     except (pl.exceptions.PolarsError, OSError) as error:
-        what = f"not a part of a run's phases: {str(error).splitlines()[0]}"
-        fix = "Delete this file to read the others; its steps are then missing."
+        what = f"not a valid file of phases: {str(error).splitlines()[0]}"
+        fix = "Delete this file to read the others without its steps."
         raise InputError(what, code="damaged-phases", where=file, fix=fix) from error
 
 
 @dataclass(frozen=True)
 class Uneven:
-    """How long the median step takes in the fastest and the slowest part of an uneven run.
+    """The median step in the fastest and in the slowest part of an uneven run.
 
-    It is uneven everywhere if several large phases take longer and none does not. That is the
-    effect of other programs on the machine, and hardly ever of the program itself.
+    A run is uneven everywhere if it has several large phases and all of them take longer. The cause
+    is then nearly always another program on the machine.
     """
 
     fast_s: float
@@ -85,11 +84,11 @@ class Uneven:
 
 
 def unevenness(steady: pl.DataFrame) -> Uneven | None:
-    """Return the fastest and the slowest part of steady steps; None where they are close.
+    """Return the fastest and the slowest part of steady steps; None if they are similar.
 
-    The steps are split into ten parts, or fewer so that each has at least 3. They are uneven if the
-    median step of the slowest part takes at least 3 times that of the fastest. A phase of at least
-    a tenth of the step in either part is large, and changed if its median at least doubles.
+    The steps are split into up to ten parts of at least 3. They are uneven if the median step of
+    the slowest part takes at least 3 times that of the fastest. A phase of at least a tenth of the
+    step in either part is large, and it changed if its median at least doubles.
     """
     count = min(10, len(steady) // 3)
     if count < 2:
@@ -110,7 +109,7 @@ def unevenness(steady: pl.DataFrame) -> Uneven | None:
 
 @dataclass(frozen=True)
 class PhaseTime:
-    """The time of one phase in the steady steps; ``run_`` is in all rows, warm-up included."""
+    """The time of one phase in steady steps, and (``run_``) in all rows including warm-up."""
 
     phase: str
     seconds: float
@@ -122,29 +121,31 @@ class PhaseTime:
 
 
 class PhaseSummary:
-    """Where the time of a run went: seconds are the mean over ranks, samples are their sum.
+    """Where the time of a run went: seconds are the mean over ranks, samples their sum.
 
-    ``steady`` has one row per steady training step, and ``steps``, ``samples``, ``wall_s`` and
-    ``median_s`` are theirs. The first step of every attempt is warm-up, and so are the steps right
-    after it that take more than 1.5 times the median of the attempt's second half, up to half of
-    its steps. Steps with a profiler on are left out too. Where no step would be left, none is cut.
+    ``steady`` has one row per steady training step, to which ``steps``, ``samples``, ``wall_s`` and
+    ``median_s`` refer. The first step of every attempt is warm-up, and so are the steps right after
+    it that take more than 1.5 times the median of the attempt's second half, up to half of its
+    steps. Steps with a profiler on are left out too. If no step would be left, none is cut.
 
-    ``residual`` is the share of the wall time that no phase holds or several do, 0 by design;
-    ``samples_per_s`` the median and its 95 % interval, or None.
+    ``residual`` is the share of the wall time in no phase or in several, 0 by design;
+    ``samples_per_s`` is the median and its 95 % interval, or None.
     """
 
     def __init__(self, rows: pl.DataFrame) -> None:
         steps = _by_step(rows)
-        self.steady = steady = _steady(steps)
+        warm = steps.filter(~pl.col("warmup"))
+        undisturbed = warm.filter(~pl.col("profiled"))
+        steady = next((part for part in (undisturbed, warm) if len(part)), steps)
+        self.steady = steady = steady.drop("warmup")
         self.steps, self.samples = len(steady), int(steady["samples"].sum())
         self.wall_s = wall = float(steady["wall_s"].sum())
-        # That of a real step, and not the mean of the two in the middle.
+        # The time of a real step, not the mean of the two in the middle.
         self.median_s = steady["wall_s"].quantile(0.5, "higher") or 0.0
         self.profiled_steps = 0
         if len(steady) and not steady["profiled"].any():
             self.profiled_steps = len(steps.filter(pl.col("profiled"), ~pl.col("warmup")))
         self.warmup_steps = len(steps) - len(steady) - self.profiled_steps
-        # Of each attempt the mean over its ranks.
         over_ranks = pl.col(_SECONDS).sum() / pl.col("rank").n_unique()
         run = rows.group_by("attempt").agg(over_ranks).sum().row(0, named=True)
         self.run_s = run_s = run["wall_s"] or 0.0
@@ -164,7 +165,7 @@ class PhaseSummary:
         return _ratio(self.wall_s, self.steps) * 1e3
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON-serialisable dict."""
+        """Return the summary as a JSON-serialisable dict."""
         found = {name: value for name, value in vars(self).items() if name != "steady"}
         uneven = None if self.uneven is None else asdict(self.uneven)
         return found | {"uneven": uneven, "phases": [asdict(time) for time in self.phases]}
@@ -225,13 +226,6 @@ def _by_step(rows: pl.DataFrame) -> pl.DataFrame:
     return steps.with_columns(warmup.alias("warmup")).drop("place", "half")
 
 
-def _steady(steps: pl.DataFrame) -> pl.DataFrame:
-    warm = steps.filter(~pl.col("warmup"))
-    undisturbed = warm.filter(~pl.col("profiled"))
-    kept = next((part for part in (undisturbed, warm) if len(part)), steps)
-    return kept.drop("warmup")
-
-
 def _residual(rows: pl.DataFrame) -> float:
     held = pl.sum_horizontal(f"{phase}_s" for phase in PHASES)
     end = pl.col("begin_s") + pl.col("wall_s")
@@ -242,7 +236,7 @@ def _residual(rows: pl.DataFrame) -> float:
     )
     between = float((runs["elapsed"] - runs["wall_s"]).abs().sum())
     off = _ratio(float(runs["within"].sum()) + between, float(runs["elapsed"].sum()))
-    # Below this it is the rounding of seconds as floats.
+    # Less than this is rounding.
     return off if off > 1e-9 else 0.0
 
 
@@ -254,7 +248,7 @@ def _rate(steady: pl.DataFrame) -> tuple[float, float, float] | None:
     reach = 0.98 * math.sqrt(len(rates))
     low = max(math.floor(len(rates) / 2 - reach), 0)
     high = min(math.ceil(len(rates) / 2 + reach), len(rates) - 1)
-    # The lower of the two in the middle is the rate of a real step, whose time is the higher one.
+    # The lower of the two in the middle is the rate of the real step that `median_s` refers to.
     return rates[(len(rates) - 1) // 2], rates[low], rates[high]
 
 

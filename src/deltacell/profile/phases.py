@@ -1,7 +1,7 @@
 """Phases: where the wall time of every training step goes.
 
 At every moment exactly one phase is current, and a clock is read when it changes. So the phases of
-a row add up to its wall time, and the rows of a process follow one another without a gap.
+a row add up to its wall time, and there is no gap between the rows of a process.
 """
 
 from __future__ import annotations
@@ -22,22 +22,21 @@ from deltacell.files import new_file
 from deltacell.profile.phase_rows import COLUMNS, PHASES
 
 _INDEX = {phase: index for index, phase in enumerate(PHASES)}
-_OTHER = _INDEX["other"]
 
 
 class PhaseTimer:
-    """The phases of one process, in rows: one per training step, and one for what lies between.
+    """The phases of one process, in rows: one per training step, and one for work in between.
 
-    It belongs to one thread. While torch's profiler is on, the current phase is a range
-    ``phase.<name>`` of the trace. The ``clock`` returns nanoseconds and never goes back.
+    A timer belongs to one thread. While torch's profiler is on, the current phase is a range
+    ``phase.<name>`` of the trace. The ``clock`` is monotonic and returns nanoseconds.
     """
 
     def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self._clock = clock
         self._range: torch_profiler.record_function | None = None
         self._profiled = torch_profiler._is_profiler_enabled
-        self._rows: list[tuple[Any, ...]] = []  # as in COLUMNS, after rank and attempt
-        self._index = _OTHER
+        self._rows: list[tuple[Any, ...]] = []  # the COLUMNS after rank and attempt
+        self._index = _INDEX["other"]
         self._spent = [0] * len(PHASES)
         self._start = self._begin = self._since = clock()
 
@@ -56,7 +55,7 @@ class PhaseTimer:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Let time go to this phase within a block, and after it to the one before."""
+        """Switch to a phase within a block, and back after it."""
         before = self.current
         self.switch(name)
         try:
@@ -65,10 +64,9 @@ class PhaseTimer:
             self.switch(before)
 
     def move(self, from_phase: str, to_phase: str, seconds: float) -> float:
-        """Move time of the open row from one phase to another, at most what is there.
+        """Move at most these seconds of the open row to another phase; returns the seconds moved.
 
-        This is for what is known only afterwards, such as the communication that the backward could
-        not hide. Returns the seconds moved.
+        This is for times known only afterwards, such as communication not hidden by the backward.
         """
         source, target = _INDEX[from_phase], _INDEX[to_phase]
         self._settle()
@@ -78,32 +76,31 @@ class PhaseTimer:
         return moved / 1e9
 
     def end_step(self, epoch: int, step: int, samples: int, kind: str = "train") -> None:
-        """Close the row; the next begins at once, in the phase that is current.
+        """Close the row; the next one begins at once, in the current phase.
 
         ``samples`` are those of this process alone. The kind is ``train`` for an optimizer step and
-        ``between`` for what lies between, such as a validation.
+        ``between`` for work in between, such as validation.
         """
         now = self._settle()
         profiled = torch_profiler._is_profiler_enabled
-        # What starts and writes a trace runs between two rows, so it falls into the next.
+        # A trace is started and written between two rows, which counts for the next row.
         marked = profiled or self._profiled
         times = (self._begin - self._start, now - self._begin, *self._spent)
         self._rows.append((epoch, step, kind, samples, marked, *(time / 1e9 for time in times)))
         self._profiled = profiled
         self._spent = [0] * len(PHASES)
         self._begin = now
-        # A range that stayed open would reach over the profiler's own mark of the step.
+        # An open range would extend over the profiler's own mark of the step.
         self.close()
 
     def note_profiler(self) -> None:
-        """Mark the open row as one with a profiler on, which does not count as a measurement."""
+        """Mark the open row as profiled, so that it does not count as a measurement."""
         self._profiled = True
 
     def flush(self, folder: str | os.PathLike[str], rank: int, attempt: int) -> None:
-        """Write the rows that are not yet in a file as a new part, all of it or nothing.
+        """Write the new rows as one more part, atomically; they are kept if that fails.
 
-        ``attempt`` is how often this run was started before. Rows that could not be written are
-        kept.
+        ``attempt`` is how often this run was started before.
         """
         if not self._rows:
             return
@@ -117,12 +114,12 @@ class PhaseTimer:
                 pl.DataFrame(rows, COLUMNS, orient="row").write_parquet(temporary)
         except OSError as error:
             what = f"the phases could not be written: {error.strerror or error}"
-            fix = "Free some space; nothing was left half-written."
+            fix = "Free some space; no incomplete file was left."
             raise StoreError(what, code="not-written", where=folder, fix=fix) from error
         self._rows = []
 
     def close(self) -> None:
-        """End the range that is open; this can be called at any time and more than once."""
+        """End the open range, if any."""
         if self._range is not None:
             self._range.__exit__(None, None, None)
             self._range = None
@@ -135,7 +132,7 @@ class PhaseTimer:
 
 
 class NoTimer(PhaseTimer):
-    """A timer that does nothing, to see what the other one costs."""
+    """A timer that does nothing, to measure the cost of a real one."""
 
     def switch(self, phase: str) -> None:
         pass

@@ -1,6 +1,6 @@
-"""What a run records of itself: the schema of ``run.json``, and the names of the files beside it.
+"""The schema of a run's record, ``run.json``, and the names of the files beside it.
 
-Whoever explains or compares runs reads them with this alone, without the package that trained.
+Runs are explained and compared with this alone, without the package that trained them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TENSORBOARD = "tensorboard"
 
 
 class Status(StrEnum):
-    """How a run, or one attempt at it, stands or ended."""
+    """The state of a run or of one attempt."""
 
     running = "running"
     finished = "finished"
@@ -41,10 +41,10 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One process, or group of processes, that trained the run from its start or a checkpoint."""
+    """One process or group of processes that trained the run from its start or a checkpoint."""
 
-    started: str  # in UTC, as `now` returns it
-    ended: str | None = None  # None while it runs, and for good if it was killed
+    started: str  # in UTC, as returned by `now`
+    ended: str | None = None  # None while it runs, or if it was killed
     status: Status = Status.running
     from_step: int = 0
     world_size: int = 1
@@ -52,7 +52,7 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class CellFacts:
-    """Which cell it was."""
+    """Which cell was used."""
 
     checksum: str
     n_genes: int
@@ -61,7 +61,7 @@ class CellFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ScreenFacts:
-    """Which screen it was, and how many genotypes of which studies."""
+    """Which screen was used, with its genotypes and studies."""
 
     checksum: str
     genotypes: int
@@ -70,7 +70,7 @@ class ScreenFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """Genotypes in each part of the split."""
+    """The number of genotypes in each part of the split."""
 
     train: int
     validation: int
@@ -79,7 +79,7 @@ class Samples:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Mean and deviation of the training part, by which targets were standardised."""
+    """Mean and standard deviation of the training part, which standardise targets."""
 
     mean: float
     std: float
@@ -87,7 +87,7 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Reached:
-    """A checkpoint: where it was taken, and the value of its metric if it is a finite number."""
+    """A checkpoint: when it was taken, and the value of its metric if that is finite."""
 
     epoch: int
     step: int
@@ -98,7 +98,7 @@ class Reached:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """What ``run.json`` holds."""
+    """The contents of ``run.json``."""
 
     started: str
     ended: str | None = None
@@ -108,7 +108,7 @@ class RunRecord:
     mode: str
     seed: int
     command: tuple[str, ...]
-    attempts: tuple[Attempt, ...] = ()  # the first, and one for each time it was resumed
+    attempts: tuple[Attempt, ...] = ()  # the first one, and one per resume
     versions: dict[str, str] = field(default_factory=dict)
     commit: str | None = None
     cell: CellFacts | None = None
@@ -130,7 +130,7 @@ class RunRecord:
     last: Reached | None = None
     error: str | None = None
     target: Target | None = None  # None where targets were not standardised
-    limits: str | None = None  # the sentence that says what limits this run
+    limits: str | None = None  # a sentence on what limits this run
 
     def phases(self) -> pl.DataFrame:
         from deltacell.profile.phase_rows import read_phases
@@ -145,20 +145,20 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
     file = folder / RUN_FILE
     if not file.is_file():
         why = f"it has no {RUN_FILE}" if folder.exists() else "it does not exist"
-        what, fix = f"not a run directory: {why}", "Give one that `deltacell train` has made."
+        what, fix = f"not a run directory: {why}", "Give a directory made by `deltacell train`."
         raise InputError(what, code="not-a-run", where=folder, fix=fix)
     data = read_json(file, what="the record of the run")
     schema = data.get("schema") if isinstance(data, dict) else None
     if type(schema) is not int or schema != SCHEMA_VERSION:
-        what = f"not the record of a run of schema {SCHEMA_VERSION}, which this program reads"
+        what = f"not a run record of schema {SCHEMA_VERSION}, which this version reads"
         raise InputError(what, code="not-a-record", where=file)
     if data.get("seal") != seal_of(data):
-        what = "the record of the run was edited or damaged after it was written"
+        what = "the run record was edited or damaged after it was written"
         raise InputError(what, code="broken-seal", where=file, fix="Restore it from a copy.")
     try:
         record = msgspec.convert(data, RunRecord)
     except (msgspec.ValidationError, OverflowError) as error:
-        what = f"the record of the run is invalid: {error}"
+        what = f"the run record is invalid: {error}"
         raise InputError(what, code="invalid-record", where=file) from error
     return replace(record, path=folder)
 

@@ -1,4 +1,4 @@
-"""The sentences of explanations: templates of Jinja, one per line of ``sentences.txt``."""
+"""The sentences of explanations: Jinja templates, one per line of ``sentences.txt``."""
 
 from __future__ import annotations
 
@@ -8,16 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined, Template
 
-from deltacell.words import (
-    capital,
-    change_text,
-    count_text,
-    listed,
-    ratio_text,
-    seconds_text,
-    share_text,
-    short_name,
-)
+from deltacell import words
 
 
 def say(key: str, **values: Any) -> str:
@@ -32,15 +23,14 @@ def has(key: str) -> bool:
 def _templates() -> dict[str, Template]:
     made = Environment(undefined=StrictUndefined, autoescape=False)
     made.filters |= {
-        "capital": capital,
-        "change": change_text,
+        "change": words.change_text,
         "formatted": format,
-        "listed": listed,
-        "name": short_name,
-        "number_of": count_text,
-        "ratio": ratio_text,
-        "share": share_text,
-        "time": seconds_text,
+        "listed": words.listed,
+        "name": words.short_name,
+        "number_of": words.count_text,
+        "ratio": words.ratio_text,
+        "share": words.share_text,
+        "time": words.seconds_text,
     }
     lines = Path(__file__).with_name("sentences.txt").read_text(encoding="utf-8").splitlines()
     pairs = (line.split(": ", 1) for line in lines if line and not line.startswith("#"))

@@ -1,9 +1,8 @@
 """The first sentence on traces whose cause is known, how far to rely on it, and bad traces."""
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -40,15 +39,14 @@ def test_vague_is_not_right() -> None:
 
 @pytest.mark.slow
 def test_the_first_sentence_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A third of each kind, of another seed than that of the docs: they were not looked at.
-    place: defaultdict[str, count[int]] = defaultdict(count)
-    some = [case for case in cases(11) if next(place[case.kind]) % 3 == 0]
+    # A sixth of the cases, with another seed than in the docs, so they are unseen.
+    some = list(cases(11))[::6]
     monkeypatch.setattr(bench, "cases", lambda seed: some)
     result = run()
     assert min(result["measured"].values()) >= 0.95, result["missed"]
 
 
-@pytest.mark.parametrize("kind", ["pair: kernel", "pair: slower device", "sync", "pair: batch"])
+@pytest.mark.parametrize("kind", ["kernel before", "slower device", "pair: sync", "pair: batch"])
 def test_some_kinds_of_causes(kind: str) -> None:
     assert run(seed=5, only=kind)["missed"] == []
 
@@ -76,15 +74,18 @@ def test_a_uniform_slowdown_trips_a_check_and_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("program", "doubt"),
     [
+        (GPU, None),
         (replace(GPU, steps=3), "steps were measured"),
         (replace(GPU, marks=False), "does not mark its steps"),
         (replace(GPU, unknown=4), "4 of 'quantum_event'"),
         (replace(GPU, lost=True), "events were lost"),
     ],
 )
-def test_confidence_is_earned(tmp_path: Path, program: Program, doubt: str) -> None:
-    assert explained(tmp_path / "good", GPU).doubts == []
+def test_confidence_is_earned(tmp_path: Path, program: Program, doubt: str | None) -> None:
     found = explained(tmp_path, program)
+    if doubt is None:
+        assert found.doubts == []
+        return
     assert found.confidence == "low"
     assert any(doubt in one for one in found.doubts), found.doubts
 
@@ -127,7 +128,7 @@ walls = st.lists(st.floats(0.5, 2.0), min_size=1, max_size=30)
 
 
 @given(walls, walls)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_difference_is_the_mirror_image_of_the_other_way_round(
     a: list[float], b: list[float]
 ) -> None:
@@ -145,15 +146,15 @@ def test_a_difference_is_the_mirror_image_of_the_other_way_round(
 def test_noise_alone_is_seldom_a_difference(noise: float, together: int) -> None:
     # Also where a load that comes and goes slows some steps that follow one another alike.
     rng = np.random.default_rng(1)
-    drawn = [rng.normal(0, noise, (2, 12 // together)) for _ in range(200)]
+    drawn = [rng.normal(0, noise, (2, 12 // together)) for _ in range(100)]
     pairs = [np.exp(np.repeat(one, together, axis=1)) for one in drawn]
-    assert sum(difference(a, b).is_beyond for a, b in pairs) <= 10
+    assert sum(difference(a, b).is_beyond for a, b in pairs) <= 5
 
 
 @given(
     st.dictionaries(st.text("abcdef", min_size=1), st.floats(1, 10), min_size=5), st.floats(1.2, 9)
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_what_is_slower_in_all_it_does_is_uniformly_so(a: dict[str, float], times: float) -> None:
     b = {name: times * seconds for name, seconds in a.items()}
     assert uniform_ratio(a, b) == pytest.approx(times)

@@ -1,11 +1,11 @@
 """Programs that are really run and recorded: the sentence is right, or says that it is noise."""
 
 import io
+import multiprocessing
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -112,14 +112,14 @@ PROGRAMS: dict[str, dict[str, Any]] = {
     "plain": {},
     "slow loader": {"load_s": 1e-3},
     "slow loader with a worker": {"load_s": 1e-3, "workers": 1},
-    "many parameters": {"small": 100},
-    "no foreach": {"small": 100, "foreach": False},
-    "items": {"items": 3000},
+    "many parameters": {"small": 50},
+    "no foreach": {"small": 50, "foreach": False},
+    "items": {"items": 1500},
     "larger batch": {"batch": 4096},
-    "slow forward": {"tries": 20, "batch": 256},
-    "checkpointing": {"tries": 20, "batch": 256, "recompute": True},
-    "numpy": {"prepare": 800_000},
-    "save": {"save": 10_000_000, "stacks": True},
+    "slow forward": {"tries": 10, "batch": 256},
+    "checkpointing": {"tries": 10, "batch": 256, "recompute": True},
+    "numpy": {"prepare": 400_000},
+    "save": {"save": 5_000_000, "stacks": True},
     "with stacks": {"stacks": True},
 }
 
@@ -154,24 +154,30 @@ def test_what_makes_a_program_slower(tmp_path: Path, programs: str, cause: str) 
     assert re.search(f"{cause}|{NOT_THE_PROGRAM}", first), first
 
 
+def take_turns(folder: Path, turns: Connection) -> None:
+    torch.set_num_threads(1)
+    for _ in record(folder):
+        turns.recv()
+        turns.send(None)
+
+
 def test_the_same_in_two_processes(tmp_path: Path) -> None:
     folders = [tmp_path / "first", tmp_path / "second"]
-    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    both = [subprocess.Popen([sys.executable, __file__, folder], **pipes) for folder in folders]
+    # A server that has loaded PyTorch once forks both processes.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    both = []
+    for folder in folders:
+        mine, theirs = context.Pipe()
+        process = context.Process(target=take_turns, args=(folder, theirs), daemon=True)
+        process.start()
+        both.append((process, mine))
     for turn in range(TURNS):
-        for process in both[:: -1 if turn % 2 else 1]:
-            process.stdin.write("\n")
-            process.stdin.flush()
-            process.stdout.readline()
-    for process in both:
-        process.communicate()
-    assert [process.returncode for process in both] == [0, 0]
+        for _, turns in both[:: -1 if turn % 2 else 1]:
+            turns.send(None)
+            turns.recv()
+    for process, _ in both:
+        process.join()
+    assert [process.exitcode for process, _ in both] == [0, 0]
     sentence = explain(*folders).sentence
     assert re.search(NOT_THE_PROGRAM, sentence), sentence
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    for line, _ in zip(sys.stdin, record(Path(sys.argv[1])), strict=False):
-        sys.stdout.write(line)
-        sys.stdout.flush()

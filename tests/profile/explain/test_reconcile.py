@@ -145,7 +145,7 @@ KEY = "not-measurements"
     ("text", "code", "about"),
     [
         ("a: [", KEY, "line "),
-        ("a: {nam: x}\n", KEY, "(did you mean 'name'?)"),
+        ("a: {nam: x}\n", KEY, "unknown field `nam`"),
         (HEAD, KEY, "measurements"),
         (HEAD + "- {name: m, measured: loader-only, a: 1, b: 1}", KEY, "measurements[0].measured"),
         *((f"{ROW}a: {x}, b: 1}}", KEY, "measurements[0].a") for x in ("0", ".nan", "fast")),

@@ -25,8 +25,8 @@ def loaders(traces: Path):
 def test_the_loader_is_why_no_workers_are_slower_and_the_kernels_are_equal(loaders):
     assert loaders.sentence.startswith(
         "resnet50_loader_workers_0 takes 1.33x as long per step as resnet50_loader_workers_4 (175 "
-        "ms against 131 ms): data loading accounts for +68.6 ms, 159 % of the gap, which is more "
-        "than all of it; the other parts account for -25.3 ms."
+        "ms against 131 ms): data loading accounts for +68.6 ms, 159 % of the gap, more than all "
+        "of it because the other parts account for -25.3 ms."
     )
     fall = loaders.comparison.steps
     assert sum(bar.change for bar in fall.bars) == pytest.approx(fall.gap, rel=1e-9)
@@ -34,7 +34,7 @@ def test_the_loader_is_why_no_workers_are_slower_and_the_kernels_are_equal(loade
     said = " ".join(loaders.evidence)
     assert "kernels launched in a step take 99.0 ms against 98.6 ms: the work of the device" in said
     assert "Waiting for the loader takes 838 µs against 69.4 ms per step." in said
-    assert any("Step 5 does not count: warm-up" in warning for warning in loaders.warnings)
+    assert any("Step 5 does not count: warm-up," in warning for warning in loaders.warnings)
 
 
 def test_what_changes_is_in_tables_by_operation_operator_and_kernel(loaders):
@@ -72,13 +72,14 @@ def test_the_rank_that_the_others_wait_for(traces):
         "idle 54.5 %, exposed communication and copies 37.7 %, compute 7.8 %" in one
         for one in found.evidence
     )
-    assert any("one step only" in warning for warning in found.warnings)
+    assert any("only one step" in warning for warning in found.warnings)
 
 
 def test_what_is_unlike_is_compared_with_low_confidence(traces, make_run):
     run = make_run("run", {"forward": 0.01})
-    for other, why in ((traces / "dlrm_ddp_8ranks", "different programs"), (run, "is a run and")):
-        found = explain(other, traces / "resnet50_loader_workers_4.pt.trace.json.gz")
+    (dlrm,) = (traces / "dlrm_ddp_8ranks").glob("worker0*")
+    for other, why in ((dlrm, "different programs"), (run, "is a run and")):
+        found = explain(other, traces / "ddp_world128_rank0.json.gz")
         assert found.confidence == "low"
         assert why in found.warnings[0]
         fall = found.comparison.steps

@@ -310,4 +310,6 @@ def of_every_kind(name: str) -> list[Event]:
 def test_a_hostile_name_takes_no_time(piece):
     events = of_every_kind(piece * 5_000 + "\x00<script>")
     assert adds_up(Attribution(make_trace([STEP, *events])))
-    assert all(adds_up(Attribution(make_trace([event]))) for event in events)
+    # Alone, so that the steps are found from its name. Only these kinds are matched with patterns.
+    alone = [events[kind] for kind in (Kind.operator, Kind.annotation, Kind.python)]
+    assert all(adds_up(Attribution(make_trace([event]))) for event in alone)

@@ -77,7 +77,7 @@ def test_collectives_of_the_host_are_aligned_by_the_calls_that_start_them():
 def test_missing_ranks_are_noticed_and_one_alone_has_no_alignment():
     found = RanksAttribution([device_rank(rank, 100, world=128) for rank in (0, 1)])
     assert found.world_size == 128
-    assert found.notices[0] == "Of 128 ranks only 0, 1 are here; missing: 2 to 127."
+    assert found.notices[0] == "Traces of 126 of 128 ranks are missing: 2 to 127."
     assert RanksAttribution([device_rank(0, 100, world=2)]).alignment is None
 
 

@@ -202,7 +202,7 @@ class TestDamage:
         half = packed[: len(packed) // 2]
         trace = read(half if damage == "cut" else half + b"\xff" * len(half))
         assert 100 < len(trace) < 20_000
-        assert trace.warnings[0].startswith(f"{CUT} (its packing (gzip)")
+        assert trace.warnings[0].startswith(f"{CUT} (the gzip data")
 
     @pytest.mark.parametrize(
         ("written", "name"),
@@ -360,10 +360,10 @@ class TestRanks:
 
     def test_missing_ranks_are_named(self, rank, tmp_path):
         (alone,) = read_traces(rank("a.json", 0, 2))
-        assert alone.warnings == ("Of 2 ranks only 0 is here; missing: 1.",)
+        assert alone.warnings == ("Traces of 1 of 2 ranks are missing: 1.",)
         for name in ("some/rank0.json", "some/rank2.json"):
             rank(name)
-        said = ("Of 3 ranks only 0, 2 are here; missing: 1.",)
+        said = ("Traces of 1 of 3 ranks are missing: 1.",)
         assert [trace.warnings for trace in read_traces(tmp_path / "some")] == [said, said]
 
     def test_the_windows_of_a_run_are_cycles_of_one_trace_per_rank(self, rank, tmp_path):
@@ -384,7 +384,7 @@ class TestRanks:
         assert code_of(tmp_path, read_traces) == "not-one-run"
 
     def test_what_is_not_there_or_not_of_pytorch(self, rank, tmp_path):
-        assert code_of(tmp_path / "nothing", read_traces) == "missing-file"
+        assert code_of(tmp_path / "nothing", read_traces) == "unreadable-file"
         assert code_of(tmp_path, read_traces) == "no-trace"
         for name in ("a.json", "b.json"):
             (tmp_path / name).write_text("x")

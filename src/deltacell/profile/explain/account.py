@@ -1,4 +1,4 @@
-"""Accounts: where the time of a training goes, in parts that add up, and how two differ."""
+"""Accounts: where the time of a training goes, in parts that add up, and how two of them differ."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import polars as pl
 
 from deltacell.words import ratio_text
 
-OUTSIDE = "outside the steps: "  # prefix of a part of an epoch that lies outside of its steps
+OUTSIDE = "outside the steps: "  # prefix of a part of an epoch outside its steps
 SAMPLES = "samples per step"
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Numbers behind an explanation, by a unique key. Names in the frame are not escaped."""
+    """Numbers behind an explanation, with a unique key. Names in the frame are not escaped."""
 
     key: str
     title: str
@@ -30,20 +30,20 @@ class Table:
 
 @dataclass(frozen=True)
 class Account:
-    """Where the time of a training goes; nothing is in two parts.
+    """Where the time of a training goes, in disjoint parts.
 
-    A step takes ``sum(parts)`` seconds. An epoch takes ``steps_per_epoch`` of them and
-    ``sum(outside)`` seconds more. None is unknown.
+    A step takes ``sum(parts)`` seconds, and an epoch ``steps_per_epoch`` steps plus
+    ``sum(outside)`` seconds. None means unknown.
     """
 
     name: str  # used in sentences
     source: str  # run, trace or figures
     parts: Mapping[str, float]  # seconds of a steady step by category
-    samples_per_step: float | None = None  # all processes together
+    samples_per_step: float | None = None  # of all processes together
     steps_per_epoch: float | None = None
     outside: Mapping[str, float] = field(default_factory=dict)  # seconds per epoch by category
-    residual: float = 0.0  # the share of the measured time that is in no part, or in several
-    facts: Mapping[str, Any] = field(default_factory=dict)  # to be equal for a fair comparison
+    residual: float = 0.0  # the share of the measured time in no part or in several
+    facts: Mapping[str, Any] = field(default_factory=dict)  # equal in a fair comparison
     warnings: tuple[str, ...] = ()
 
     @property
@@ -85,20 +85,20 @@ class Account:
 
 @dataclass(frozen=True)
 class Bar:
-    """Seconds of one part in A and in B, 0 where one does not have it, and the change."""
+    """Seconds of one part in A and in B, 0 if it is missing, and the change."""
 
     part: str
     a: float
     b: float
     change: float
-    share: float | None  # of the gap: above 1 or negative where bars cancel, None without a gap
+    share: float | None  # of the gap; above 1 or negative if bars cancel, None without a gap
 
 
 @dataclass(frozen=True)
 class Waterfall:
     """From A to B per ``sample``, ``step`` or ``epoch``, the largest change first.
 
-    ``a + sum of changes == b``, negative ones included. ``ratio`` is None where A takes no time.
+    ``a + sum of changes == b``, and changes may be negative. ``ratio`` is None if A takes no time.
     """
 
     per: str
@@ -135,11 +135,11 @@ class Waterfall:
 
 @dataclass(frozen=True)
 class EpochRatio:
-    """Why an epoch of B takes longer than one of A, as ratios B by A.
+    """Why an epoch of B takes longer than one of A, as ratios of B to A.
 
-    ``epoch = steps * time_per_step * outside``, of which the steps alone predict ``of_steps``.
-    ``outside`` is the time of an epoch by that of its steps: below 1 where A spends the larger
-    share outside of its steps.
+    ``epoch = steps * time_per_step * outside``, and ``of_steps`` is the product of the first two.
+    ``outside`` compares the time of an epoch with that of its steps: it is below 1 if A spends the
+    larger share outside its steps.
     """
 
     epoch: float
@@ -167,10 +167,10 @@ class EpochRatio:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two accounts, and what changes from A to B.
+    """Two accounts and the changes from A to B.
 
-    ``steps`` is per sample where both know their samples, per step otherwise; ``epochs`` and
-    ``epoch_ratio`` are None where either knows no epoch; ``unequal`` names the facts that differ.
+    ``steps`` is per sample if both numbers of samples are known, and per step otherwise; ``epochs``
+    and ``epoch_ratio`` are None if an epoch is unknown; ``unequal`` lists the facts that differ.
     """
 
     a: Account
@@ -193,13 +193,11 @@ class Comparison:
 
 
 def compare(a: Account, b: Account) -> Comparison:
-    samples, per = (a.samples_per_step, b.samples_per_step), "sample"
-    if not all(samples):
-        samples, per = (1, 1), "step"
-    parts = [
-        {part: seconds / (size or 1) for part, seconds in one.parts.items()}
-        for one, size in zip((a, b), samples, strict=True)
-    ]
+    per = "sample" if a.samples_per_step and b.samples_per_step else "step"
+    parts = []
+    for one in (a, b):
+        size = (one.samples_per_step or 1) if per == "sample" else 1
+        parts.append({part: seconds / size for part, seconds in one.parts.items()})
     epochs = None
     if a.steps_per_epoch and b.steps_per_epoch:
         epochs = Waterfall.between("epoch", a.epoch_parts, b.epoch_parts)
@@ -215,7 +213,7 @@ def _unequal(a: Account, b: Account) -> tuple[str, ...]:
     found = []
     for name in {**facts_a, **facts_b}:
         in_a, in_b = facts_a.get(name), facts_b.get(name)
-        # The last batch of an epoch is short, so the mean depends on which steps were counted.
+        # The last batch of an epoch is short, so the mean depends on the steps counted.
         near = name == SAMPLES and in_a and in_b and abs(in_a - in_b) <= 0.05 * max(in_a, in_b)
         if in_a != in_b and not near:
             found.append(f"{name}: {_fact(in_a)} against {_fact(in_b)}")

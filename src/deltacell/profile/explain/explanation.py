@@ -1,4 +1,4 @@
-"""An explanation: the answer to where the time goes, or why this is slower than that."""
+"""Explain where the time of a training goes, or why one training is slower than another."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ from deltacell.profile.trace.host import NOT_RECORDED
 from deltacell.profile.trace.trace import Kind
 from deltacell.words import Progress, capital, short_name
 
-WITHIN = 0.01  # the share of the wall time by which parts may miss it before that is a warning
-ONE_PROGRAM = 0.5  # traces with less of their time in operations of the same names are unlike
-AGAINST = 0.25  # the share of a gap by which other parts of the host change the other way
-LOST = 0.02  # the share of launches without a kernel from which on events of the device were lost
-ROWS = 50  # the most rows of a table of a trace
-SAME = 0.02  # times that differ by less than this share are called the same
+WITHIN = 0.01  # parts that miss the wall time by a larger share are doubted
+ONE_PROGRAM = 0.5  # traces of one program share at least this much time in operations of one name
+AGAINST = 0.25  # parts of the host that change against the gap by a larger share of it are doubted
+LOST = 0.02  # a larger share of launches without a kernel means that events were lost
+ROWS = 50  # the largest number of rows in a table of a trace
+SAME = 0.02  # times that differ by at most this share are the same
 
+# How much slower B is than A; plain ``slower`` is per sample if samples are known.
 SLOWER = ("slower", "slower per sample", "slower per step", "slower per epoch")
-"""How much slower B is than A; plain ``slower`` is per sample where samples are known."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Explanation:
     """Where the time of one training goes, or why one is slower than another.
 
-    ``comparison`` and ``noise`` are None where there is one, ``timeline`` without a trace.
+    ``comparison`` and ``noise`` are None for a single training, ``timeline`` without a trace.
     """
 
-    sentence: str  # the cause, how much it explains, and the number
+    sentence: str  # the cause and how much it explains
     accounts: Sequence[Account]
     evidence: Sequence[str] = ()
     advice: Sequence[str] = ()
-    doubts: Sequence[str] = ()  # every reason for a low confidence
+    doubts: Sequence[str] = ()  # reasons for low confidence
     warnings: Sequence[str] = ()
     causes: Sequence[Cause] = ()  # the largest first
     noise: Difference | None = None
@@ -67,15 +67,14 @@ class Explanation:
 
     @property
     def confidence(self) -> str:
-        """``high``, or ``low`` where there is any doubt."""
+        """``low`` if there is any doubt, otherwise ``high``."""
         return "low" if self.doubts else "high"
 
     def table(self, key: str) -> pl.DataFrame:
-        """Return the rows of the table with this key."""
         return {table.key: table.frame for table in self.tables}[key]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON-serialisable dict."""
+        """Return the explanation as a JSON-serialisable dict."""
         none: dict[str, Any] = {"waterfalls": [], "epoch_ratio": None, "unequal": []}
         lists = ("evidence", "advice", "doubts", "warnings")
         return {
@@ -98,7 +97,7 @@ def explain(
     *,
     progress: Progress | None = None,
 ) -> Explanation:
-    """Explain where the time of a training goes, or why B takes longer than A."""
+    """Explain where the time of a run or trace goes, or why B takes longer than A."""
     same = b is not None and subjects.run_name(Path(a)) == subjects.run_name(Path(b))
     first = subjects.open_subject(a, name="A" if same else None, progress=progress)
     if b is None:
@@ -217,9 +216,7 @@ def _pair_sentence(compared: Comparison, noise: Difference | None, causes: list[
         cause = causes[0].text if causes else cause
         said = say("slower", fall=fall, noise=noise, cause=cause, **names)
     epochs, ratio, close = compared.epochs, compared.epoch_ratio, 0.25 if is_noise else SAME
-    if epochs is None or epochs.ratio is None or ratio is None:
-        return f"{said}."
-    if abs(epochs.ratio / fall.ratio - 1) <= close:
+    if epochs is None or ratio is None or abs(ratio.epoch / fall.ratio - 1) <= close:
         return f"{said}."
     most = max(epochs.bars, key=lambda bar: bar.change * (1 if epochs.gap >= 0 else -1))
     is_most = most.part.startswith(OUTSIDE) and abs(most.change) > abs(epochs.gap) / 2 > 0
@@ -227,7 +224,6 @@ def _pair_sentence(compared: Comparison, noise: Difference | None, causes: list[
 
 
 def _changes(a: View, b: View) -> list[Table]:
-    """Return what two traces do, by change; what each does alone is told of it alone."""
     tables = []
     if a.parts and b.parts:
         in_a, in_b = ({DEVICE_PARTS[part]: s for part, s in v.parts.items()} for v in (a, b))
@@ -264,7 +260,7 @@ def _pair_evidence(
 def _shares(account: Account, causes: list[Cause]) -> dict[str, float]:
     """Return the shares of what could be made faster: the causes, then the largest parts.
 
-    With a device, what the host is busy with is not what takes the time, except for the loader.
+    With a device, the host's work is not what takes the time, except for the loader.
     """
     shares = {f"idle {one.name}" if one.kind == "idle" else one.kind: one.share for one in causes}
     parts = sorted(account.parts, key=lambda name: -account.parts[name])[:3]
@@ -276,7 +272,7 @@ def _shares(account: Account, causes: list[Cause]) -> dict[str, float]:
 
 
 def _advice(shares: Mapping[str, float], *, of_run: bool = False) -> list[str]:
-    """Return what to try about what takes much, where there is something to try."""
+    """Return what to try about the parts with a large share."""
     found = []
     for part in (part.removeprefix(OUTSIDE) for part, share in shares.items() if share > MUCH):
         keys = [f"run advice {part}"] if of_run else []
@@ -335,31 +331,26 @@ def _rank_difference(a: Subject, b: Subject) -> str | None:
 def _doubts(subject: Subject) -> Iterator[str]:
     if subject.account.residual > WITHIN:
         yield say("parts miss", x=subject.account)
-    if subject.traces is not None and subject.run is None:
-        for one in subject.traces.ranks:
-            yield from _trace_doubts(one)
-
-
-def _trace_doubts(one: Attribution) -> Iterator[str]:
-    trace, steps = one.trace, one.steps
-    launches = trace.named(lambda name: name.endswith("LaunchKernel"))
-    calls = np.flatnonzero(launches & (trace.kind == Kind.runtime) & (trace.correlation >= 0))
-    lost = ~np.isin(calls, one.launch)
-    if trace.damage:
-        yield say("events lost", damage=trace.damage)
-    elif one.device is not None and lost.sum() > LOST * len(lost):
-        yield say("kernels lost", share=float(lost.mean()))
-    if steps.how != "ProfilerStep":
-        yield say("steps not marked", how=steps.how)
-    if one.n_counted < FEW:
-        yield say("few steps", count=one.n_counted)
-    if trace.strange:
-        events = [f"{count:,} of '{short_name(name)}'" for name, count in trace.strange.items()]
-        yield say("strange events", events=events[:3])
+    for one in subject.traces.ranks if subject.traces and subject.run is None else ():
+        trace, steps = one.trace, one.steps
+        launches = trace.named(lambda name: name.endswith("LaunchKernel"))
+        calls = np.flatnonzero(launches & (trace.kind == Kind.runtime) & (trace.correlation >= 0))
+        lost = ~np.isin(calls, one.launch)
+        if trace.damage:
+            yield say("events lost", damage=trace.damage)
+        elif one.device is not None and lost.sum() > LOST * len(lost):
+            yield say("kernels lost", share=float(lost.mean()))
+        if steps.how != "ProfilerStep":
+            yield say("steps not marked", how=steps.how)
+        if one.n_counted < FEW:
+            yield say("few steps", count=one.n_counted)
+        if trace.strange:
+            events = [f"{count:,} of '{short_name(name)}'" for name, count in trace.strange.items()]
+            yield say("strange events", events=events[:3])
 
 
 def _known(one: Attribution, other: Attribution) -> float:
-    """Return the share of the time of one in operations whose names the other has too."""
+    """Return the share of the time of one trace in operations that the other has too."""
     unnamed = pl.col("name").str.starts_with("code that records nothing")
     named = one.doing.filter(~unnamed, pl.col("name") != NOT_RECORDED)
     known = named.join(other.doing, on="name", how="semi")
@@ -384,6 +375,7 @@ def _category_table(account: Account) -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
+# The names of columns for people; times are in nanoseconds before they are renamed.
 _COLUMNS = {
     "time": "ms per step",
     "total": "ms per step with all inside",
@@ -398,24 +390,20 @@ _COLUMNS = {
     "waited_for": "ms it was waited for",
     "last": "times last",
 }
-"""The names of columns for people, of which those of times are in nanoseconds until then."""
 
 
 def _trace_tables(traces: RanksAttribution) -> list[Table]:
-    """Return what a trace shows, as tables; empty ones are left out.
-
-    Of several ranks, tables of one host or device are those of the first.
-    """
+    """Return the tables of a trace that are not empty; those of one host or device of rank 0."""
     one, aligned = traces.ranks[0], traces.alignment
     idle = pl.DataFrame() if one.device is None else one.device.idle
     of_rank = f", rank {one.trace.rank}" if len(traces.ranks) > 1 else ""
-    # The key, the title, the rows, and the column of shares of the time, if there is one.
+    # The key, the title, the rows, and the name of a column of shares of the time, if any.
     found = [
         ("operators", "device time by operator", one.work.operators, ""),
         ("kernels", "device time by kernel", one.work.kernels, "share of device time"),
         ("modules", "time by module", one.work.modules, ""),
         ("operations", "operations of the host by self time", one.doing, "share of a step"),
-        ("roofline", "products against the peak, estimated", one.work.roofline, ""),
+        ("roofline", "estimated roofline of products", one.work.roofline, ""),
         ("idle", "why the device is idle", idle, "share of idle"),
         ("syncs", "where the host waits for the device", one.syncs, ""),
         ("steps", "steps", one.per_step, ""),
@@ -428,7 +416,7 @@ def _trace_tables(traces: RanksAttribution) -> list[Table]:
     found.append(("device", title, traces.device.select("rank", "wall", *shares), ""))
     if aligned is not None:
         late = aligned.collectives.drop("came").sort("late_by", descending=True)
-        found.append(("waited_for", "ranks: who is waited for", aligned.ranks, ""))
+        found.append(("waited_for", "ranks that the others wait for", aligned.ranks, ""))
         found.append(("collectives", "collectives by how late the last rank comes", late, ""))
     tables = []
     for key, title, frame, share in found:
@@ -452,9 +440,9 @@ _CONDITION = re.compile(
 
 @dataclass(frozen=True)
 class Condition:
-    """``what > limit`` or one of ``>= < <=``; the limit as a share: 10 % is 0.1.
+    """``what > limit`` or one of ``>= < <=``, with the limit as a share: 10 % is 0.1.
 
-    ``what`` is one of `SLOWER`, or a category: its share of a step of the last one given.
+    ``what`` is one of `SLOWER`, or a category: its share of a step of the last account.
     """
 
     text: str
@@ -463,7 +451,7 @@ class Condition:
     limit: float
 
     def check(self, explanation: Explanation) -> tuple[bool, str]:
-        """Return whether it holds, so that a check fails, and a sentence; noise never holds."""
+        """Return whether the condition holds beyond noise, and a sentence."""
         compared, account = explanation.comparison, explanation.accounts[-1]
         value, noise = account.parts.get(self.what, 0.0) / (account.step_s or 1.0), None
         if self.what in SLOWER:
@@ -474,8 +462,8 @@ class Condition:
                 ratios[""] = compared.steps.ratio
             per = self.what.removeprefix("slower").removeprefix(" per ")
             if (ratio := ratios.get(per)) is None:
-                what = f"'{self.text}' is unknown for what was given"
-                fix = "It needs two, and traces do not record samples or epochs."
+                what = f"'{self.text}' cannot be checked here"
+                fix = "It compares two runs; traces do not record samples or epochs."
                 raise InputError(what, code="condition-unknown", fix=fix)
             value, noise = ratio - 1, None if per == "epoch" else explanation.noise
         is_noise = noise is not None and not noise.is_beyond and self.sign in (">", ">=")
@@ -488,11 +476,11 @@ def read_condition(text: str) -> Condition:
     text = " ".join(text.split())
     found = _CONDITION.fullmatch(text.lower())
     if found is None or (found[4] == "x" and found[1] not in SLOWER):
-        fix = 'Write what, a sign and a number, such as --fail-if "slower > 10%".'
+        fix = 'Write a quantity, a sign and a number, such as --fail-if "slower > 10%".'
         raise InputError(f"'{text}' is not a condition", code="condition-form", fix=fix)
     what, known, number = found[1].replace("_", " "), [*SLOWER, *CATEGORIES], float(found[3])
     if what not in known:
-        about = f"'{text}' is about '{what}', which is unknown{did_you_mean(what, known)}"
+        about = f"'{text}' has an unknown quantity '{what}'{did_you_mean(what, known)}"
         fix = f"Use one of: {', '.join(known)}."
         raise InputError(about, code="condition-about", fix=fix)
     limit = {"%": number / 100, "x": number - 1}.get(found[4], number)

@@ -1,7 +1,7 @@
-"""The judgement: what takes the time of one trace, and what makes the difference of two.
+"""The causes: what takes the time of one trace, and what makes the difference between two.
 
-With a device its account leads: compute, exposed communication and copies, and idle time with its
-reasons; then comes the operation behind it. Without a device the host's categories lead.
+With a device, causes are the parts of its time (compute, exposed communication and copies, and idle
+time by reason) and the operations behind them. Without one, they are the host's categories.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from deltacell.profile.trace.device import PARTS
 from deltacell.profile.trace.work import NO_OPERATOR
 from deltacell.words import seconds_text, short_name
 
-MUCH = 0.10  # the share of a step that is worth a clause
-UNIFORM = 0.85  # the share of time in operations of one ratio from which a slowdown is uniform
-WORTH_NAMING = 0.05  # the share of a step by which a rank has to be late to be named
-FEW = 5  # with fewer steps than this, noise is assumed and not measured
+MUCH = 0.10  # a larger share of a step is worth a clause
+UNIFORM = 0.85  # a slowdown is uniform if this share of the time has about the same ratio
+WORTH_NAMING = 0.05  # the share of a step that a rank spends more on something worth naming
+FEW = 5  # with fewer steps, noise is assumed and not measured
+# The share by which two runs of one program differ even if their steps hardly vary, by what sets
+# the pace.
 BETWEEN = {"device": 0.025, "host": 0.08}
-"""The share by which two runs of one program differ even where their steps hardly vary, where a
-device or where a host sets the pace, which has other things to do."""
 WAITING = "gradient communication"
 
 Seconds = dict[str, float]
@@ -39,10 +39,10 @@ Seconds = dict[str, float]
 
 @dataclass(frozen=True)
 class Difference:
-    """The time per step of B by that of A, with the interval that noise leaves for it.
+    """The ratio of the time per step of B to that of A, with its interval under noise.
 
-    It is the ratio ``of`` medians, or of means where only these differ: then a few steps do.
-    ``detectable`` is the smallest share by which B could have been slower for it to show.
+    It is the ratio ``of`` medians, or of means if only these differ, because of a few steps.
+    ``detectable`` is the smallest slowdown of B that would have shown, as a share.
     """
 
     ratio: float
@@ -57,7 +57,7 @@ class Difference:
 def difference(
     a: npt.ArrayLike, b: npt.ArrayLike, *, paced_by: str = "device"
 ) -> Difference | None:
-    """Compare times of steps by a bootstrap; None where there are none, or one takes no time."""
+    """Compare times of steps by a bootstrap; None if there are none or one is 0."""
     times = [np.asarray(one, dtype=np.float64) for one in (a, b)]
     if any(not len(one) or not (one > 0).all() for one in times):
         return None
@@ -69,16 +69,16 @@ def _bootstrap(times: list[npt.NDArray[np.float64]], of: str, between: float) ->
     middle: Callable[..., Any] = np.median if of == "median" else np.mean
     variance, assumed = 0.0, 0.0
     for one in times:
-        # The same draws for A and B, so that swapping them gives the inverse.
+        # A and B have the same draws, so that swapping them gives the inverse.
         draws = np.random.default_rng(7).integers(0, len(one), (2000, len(one)))
-        # Steps that follow one another on a machine whose load comes and goes are alike, so they
-        # tell less than as many steps that do not.
+        # Consecutive steps under a varying load resemble each other, so they carry less
+        # information than independent steps.
         logs = np.log(one) - np.log(one).mean()
         alike = min(max(float(logs[1:] @ logs[:-1]), 0.0) / max(float(logs @ logs), 1e-30), 0.5)
         variance += float(np.var(np.log(middle(one[draws], 1)))) * (1 + alike) / (1 - alike)
         least = 0.10 if len(one) == 1 else 0.06 if len(one) < FEW else 0.015
         assumed += least**2 / len(one)
-    # Half the width of the interval is 2.9 standard deviations, with something for few draws.
+    # Half the width of the interval is 2.9 standard deviations, with a margin for few draws.
     half = max(2.9 * math.sqrt(max(variance, assumed)), between)
     ratio = math.log(float(middle(times[1])) / float(middle(times[0])))
     low, high = math.exp(ratio - half), math.exp(ratio + half)
@@ -90,31 +90,31 @@ def _bootstrap(times: list[npt.NDArray[np.float64]], of: str, between: float) ->
 class Cause:
     """What takes time, or makes a difference.
 
-    ``kind`` is ``compute``, ``communication``, ``copies``, ``idle``, ``rank`` or ``host``; of a
-    pair also ``batch``, ``type``, ``compiled``, ``recompute``, ``graphs``, ``uniform`` (every
-    operation of the device alike) and ``machine`` (of the host). ``seconds`` are per step, or from
-    A to B; ``share`` is of a step or of the gap.
+    ``kind`` is ``compute``, ``communication``, ``copies``, ``idle``, ``rank`` or ``host``; for a
+    pair also ``batch``, ``type``, ``compiled``, ``recompute``, ``graphs``, ``uniform`` (all
+    operations of the device changed alike) or ``machine`` (those of the host did). ``seconds`` are
+    per step, or the change from A to B; ``share`` is of the step or of the gap.
     """
 
     kind: str
-    name: str | None  # of the operation, kernel or reason behind it
+    name: str | None  # the operation, kernel or reason behind it
     seconds: float
     share: float
     text: str
 
 
 class View:
-    """Seconds of a counted step, the mean over ranks, by what a judgement asks for.
+    """Seconds of a counted step in several breakdowns, averaged over ranks.
 
-    ``parts`` are those of the device's time, empty without one; ``kernels`` is the time of what
-    was launched in the step. ``times`` are nanoseconds of each counted step, the mean over ranks
-    where they have equally many.
+    ``parts`` divide the device's time and are empty without one; ``kernels`` is the time of the
+    kernels launched in the step. ``times`` are nanoseconds of each counted step, averaged over
+    ranks if they have equally many steps.
     """
 
     def __init__(self, name: str, ranks: Sequence[Attribution]) -> None:
         self.name, self.ranks, self.traits = name, ranks, ranks[0].traits
         devices = [one.device.steps.filter("counted") for one in ranks if one.device is not None]
-        # The mean over steps, and then over ranks; without a device there is none.
+        # The mean over steps, and then over ranks.
         means = pl.concat([frame.mean() for frame in devices]).mean() if devices else pl.DataFrame()
         self.parts = {part: means[part].item() / 1e9 for part in PARTS if devices}
         self.kernels = means["kernels"].item() / 1e9 if devices else 0.0
@@ -137,7 +137,7 @@ class View:
                     self._sums[what, of][called] += time / steps
 
     def by(self, what: str, group: str = "") -> Seconds:
-        """Return seconds by name, of a category, part or reason where there are such groups."""
+        """Return seconds by name; the group is a category, part or reason."""
         return self._sums[what, group]
 
     @property
@@ -175,14 +175,14 @@ def _on_device(view: View) -> list[Cause]:
 
 
 def _why_idle(view: View) -> tuple[str | None, list[str]]:
-    """Return the largest reason for idle time, and clauses on the largest two."""
+    """Return the largest reason for idle time, and clauses about the largest two."""
     idle, clauses = view.by("idle"), []
     reasons = sorted(idle, key=lambda reason: (-idle[reason], reason))
     for reason in reasons[:2]:
         if idle[reason] >= 0.2 * sum(idle.values()):
             named = view.by("meanwhile", reason)
             name = _largest(named)
-            # Launches are spread over many operators, of which none may be worth a name.
+            # Launches are spread over many operators, of which none may be worth naming.
             worth = (0.3 if reason == "launch" else 0.1) * idle[reason]
             name = name if name is not None and named[name] >= worth else None
             clauses.append(f"{seconds_text(idle[reason])} {say(f'idle {reason}', operation=name)}")
@@ -211,7 +211,7 @@ def _on_host(view: View, parts: Mapping[str, float]) -> list[Cause]:
         named = view.by("host", category)
         times = {"whole": whole, "of": view.name}
         if category == "other":
-            # What no category has is named by itself.
+            # Operations without a category are causes of their own.
             for name, time in named.items():
                 said = say("takes", what=short_name(name), seconds=time, **times)
                 causes.append(Cause("host", name, time, time / whole, said))
@@ -236,7 +236,7 @@ def causes_of_two(a: View, b: View, fall: Waterfall) -> list[Cause]:
             continue
         kind, _, reason = bar.part.partition(" ")
         if reason == "data" and loading is not None:
-            # The device waits for the host, so that the host's own time is what counts.
+            # The device waits for the host, so the host's time is what counts.
             found.append(_of_bar(loading, fall, a, b))
             continue
         name, detail, because = _detail(a, b, bar.part, bar.change)
@@ -287,8 +287,7 @@ def _most_changed(a: Seconds, b: Seconds, change: float) -> str | None:
 def _host_changes(a: View, b: View, fall: Waterfall) -> list[Cause]:
     """Return what makes the difference on the host.
 
-    What all parts have in common is the machine's, and a part is the cause by what it takes more
-    than that.
+    A change that all parts share is due to the machine; a part is a cause by its change beyond it.
     """
     along = [bar for bar in fall.bars if bar.change * fall.gap > 0]
     if not along:
@@ -312,10 +311,10 @@ def _host_changes(a: View, b: View, fall: Waterfall) -> list[Cause]:
 
 
 def common_ratio(a: Mapping[Any, float], b: Mapping[Any, float]) -> float:
-    """Return by how much most of what both do takes longer in B: the median over operations.
+    """Return the median ratio of B to A over the operations that both have.
 
-    Each counts once, so that one operation that takes most of the time does not decide. It is 1
-    where both have too little in common.
+    Each operation counts once, so a single long one does not decide. The ratio is 1 if they have
+    too few operations in common.
     """
     least_a, least_b = (0.005 * sum(one.values()) for one in (a, b))
     ratios = [b[x] / a[x] for x in a if x in b and a[x] > least_a and b[x] > least_b]
@@ -328,18 +327,16 @@ def _of_bar(bar: Bar, fall: Waterfall, a: View, b: View) -> Cause:
     if name is not None and bar.part == "other":
         label = short_name(name)
     elif name is not None and bar.part != "data loading":
-        detail = f", most of it in {short_name(name)}"
+        detail = f", mostly in {short_name(name)}"
     said = of_gap(bar, fall.gap, label, detail)
     return Cause("host", name or bar.part, bar.change, bar.share or 0.0, said)
 
 
 def uniform_ratio(a: Mapping[Any, float], b: Mapping[Any, float]) -> float | None:
-    """Return by how much everything takes longer, where it is everything; else None."""
+    """Return the ratio of B to A if nearly everything changed by it; otherwise None."""
     shared = [name for name in a if name in b and a[name] > 0 and b[name] > 0]
-    if len(shared) < 3:
-        return None
-    ratio = sum(b[name] for name in shared) / sum(a[name] for name in shared)
-    if abs(math.log(ratio)) < 0.03:
+    ratio = sum(b[name] for name in shared) / (sum(a[name] for name in shared) or 1.0)
+    if len(shared) < 3 or abs(math.log(ratio)) < 0.03:
         return None
     near = 0.25 * abs(math.log(ratio)) + 0.02
     alike = [name for name in shared if abs(math.log(b[name] / a[name] / ratio)) <= near]
@@ -348,15 +345,15 @@ def uniform_ratio(a: Mapping[Any, float], b: Mapping[Any, float]) -> float | Non
 
 
 def work_difference(a: View, b: View) -> tuple[str, str] | None:
-    """Return what differs in the work itself: its kind and a clause.
+    """Return the kind of a difference in the work itself, and a clause.
 
-    None where nothing does, or where it would make the other one slower.
+    None if there is none, or if it would make the other one slower.
     """
     ratio = float(np.median(b.times) / np.median(a.times))
     slow, fast = (b, a) if ratio > 1 else (a, b)
     named = a.traits.shapes.keys() & b.traits.shapes
     shapes = [(a.traits.shapes[name], b.traits.shapes[name]) for name in named]
-    # Operators whose first input differs in its first size alone; one may be a matter of chance.
+    # Operators whose first input differs only in its first size; a single one may be chance.
     sizes = [(_leading(in_a[0]), _leading(in_b[0])) for in_a, in_b in shapes]
     (old, new), count = _most_common(
         (x[0], y[0]) for x, y in sizes if x and y and x[1:] == y[1:] and x != y and x[0] and y[0]
@@ -398,10 +395,10 @@ def kernel_name(name: str) -> str:
 
 
 def straggler(by_rank: pl.DataFrame) -> str | None:
-    """Return a clause on the rank of a run that the others wait for, if that takes much of a step.
+    """Return a clause about the rank of a run that the others wait for, if they wait long.
 
-    The barrier makes every rank's step equally long, so ranks are compared by the time until they
-    arrive at it: the step without its communication.
+    The barrier makes the steps of all ranks equally long, so ranks are compared by the time until
+    they reach it: the step without its communication.
     """
     if len(by_rank) < 2:
         return None
@@ -417,15 +414,13 @@ def straggler(by_rank: pl.DataFrame) -> str | None:
 
 
 def late_rank(traces: RanksAttribution) -> Cause | None:
-    """Return the rank that the others wait for most; None where it is unknown.
+    """Return the rank that the others wait for most; None if it is unknown.
 
-    The share is that of the time of all ranks which is waited where it was last.
+    The share is the time that ranks wait for it, of the time of all ranks.
     """
-    if traces.alignment is None:
+    if traces.alignment is None or not traces.alignment.collectives["counted"].any():
         return None
     rows = traces.alignment.collectives.filter("counted")
-    if not len(rows):
-        return None
     worst = traces.alignment.ranks.sort("waited_for", descending=True, maintain_order=True)
     rank, count, waited, _ = worst.row(0)
     share = waited / sum(int(one.steps.wall[one.steps.counted].sum()) for one in traces.ranks)
@@ -440,7 +435,7 @@ def late_rank(traces: RanksAttribution) -> Cause | None:
 
 
 def _excess(traces: RanksAttribution, rank: int) -> tuple[str | None, str | None, float]:
-    """Return what a rank spends more time with than the mean of the others, per step."""
+    """Return what a rank spends more time on than the mean of the others, per step."""
     spent = {}
     for number, one in traces.by_rank.items():
         view = View("", [one])

@@ -1,13 +1,12 @@
-"""Measurements that disagree, as one account: what each supports, and what adds up to the epoch.
+"""Reconcile measurements that disagree: what each supports, and what adds up to the epoch.
 
-They are read from a YAML file in which people wrote down two trainings and what they measured.
+They are read from a YAML file that describes two trainings and what was measured of them.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,18 +14,19 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
-from deltacell.errors import InputError, did_you_mean
+from deltacell.errors import InputError
 from deltacell.profile.explain.account import Account, compare
 from deltacell.profile.say import say
 from deltacell.words import listed, ratio_text
 
 LARGEST_FILE = 1 << 20
-CLOSE = 0.04  # ratios that differ by less than this share are equal but for rounding
-NOT_MEASURED = "not measured (validation, figures, checkpoints)"  # what its steps leave over
+CLOSE = 0.04  # ratios that differ by less than this share are equal up to rounding
+NOT_MEASURED = "not measured (validation, figures, checkpoints)"  # the rest of an epoch
 PERS = ("step", "sample", "epoch")
 
 Unit = Literal["s", "ms", "it/s", "epochs per day"]
 Mode = Literal["train", "step", "forward", "data", "fixed", "empty"]
+# What can be measured: its units, the default first, the default mode, and what its ratio is of.
 MEASURED: dict[str, tuple[tuple[Unit, ...], Mode | None, str]] = {
     "epoch seconds": (("s", "epochs per day"), "train", "the wall time of a whole epoch"),
     "it/s": (("it/s",), "train", "the training steps alone"),
@@ -36,9 +36,7 @@ MEASURED: dict[str, tuple[tuple[Unit, ...], Mode | None, str]] = {
     "loader+model": (("it/s", "ms", "s"), None, "loader and model"),
     "saved batch": (("ms", "s", "it/s"), "fixed", "the full step on a batch in memory"),
 }
-"""What can be measured: its units, the default first, the mode where none is given, and what a
-ratio of it is a ratio of."""
-_RATES = {"it/s": 1.0, "epochs per day": 86_400.0}  # and seconds in which they are counted
+_RATES = {"it/s": 1.0, "epochs per day": 86_400.0}  # seconds in which a rate counts
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e300)]
 Count = Annotated[int, msgspec.Meta(gt=0, lt=10**15)]
@@ -46,13 +44,13 @@ Name = Annotated[str, msgspec.Meta(pattern=r"\S")]
 
 
 class Conditions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a time depends on: given by the reading, else by the measurement, else by the side."""
+    """What a time depends on: a reading overrides its measurement, which overrides the side."""
 
     batch: Count | None = None  # of one process
     ranks: Count | None = None
     parameters: Count | None = None
     window_steps: Count | None = None  # the steps covered
-    startup_seconds: Positive | None = None  # the profiler's own start, all of it in one step
+    startup_seconds: Positive | None = None  # start-up of the profiler, all of it in one step
 
     @property
     def samples_per_step(self) -> int | None:
@@ -60,27 +58,27 @@ class Conditions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Side(Conditions, forbid_unknown_fields=True, kw_only=True):
-    """One of the two trainings, as it really trained."""
+    """One of the two trainings, with its real conditions."""
 
     name: Name
     steps_per_epoch: Count | None = None
 
     @property
     def samples_per_epoch(self) -> int | None:
-        """Steps times batch times ranks, the last step counted as full."""
+        """Steps times batch times ranks, with the last step counted as full."""
         samples = self.samples_per_step
         return self.steps_per_epoch * samples if self.steps_per_epoch and samples else None
 
 
 class Reading(Conditions, forbid_unknown_fields=True, kw_only=True):
-    """What was measured of one side, and where it differs from the real training."""
+    """What was measured of one side, with conditions that differ from the real training."""
 
     value: Positive = 0.0
     readings: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = ()
 
     @property
     def warmup(self) -> int:
-        """How many of the readings are warm-up: those far from the median of the second half."""
+        """The number of leading readings far from the median of the second half."""
         half = len(self.readings) // 2
         usual = float(np.median(self.readings[half:])) if half else 0.0
         steady = (i for i in range(half) if usual / 1.5 <= self.readings[i] <= 1.5 * usual)
@@ -88,17 +86,17 @@ class Reading(Conditions, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def steady(self) -> float:
-        """The median of the readings that are not warm-up; the value where there are none."""
+        """The median of the readings that are not warm-up; without readings, the value."""
         return float(np.median(self.readings[self.warmup :])) if self.readings else self.value
 
     @property
     def is_mean_with_warmup(self) -> bool:
-        """Whether the value is the average of all readings, those of the warm-up included."""
+        """Whether the value is the average of all readings, including warm-up."""
         return self.warmup > 0 and math.isclose(np.mean(self.readings), self.value, rel_tol=0.02)
 
 
 class Measurement(Conditions, forbid_unknown_fields=True, kw_only=True):
-    """One way in which the two trainings were compared."""
+    """One comparison of the two trainings."""
 
     name: Name
     measured: Literal[tuple(MEASURED)]  # type: ignore[valid-type]
@@ -107,7 +105,7 @@ class Measurement(Conditions, forbid_unknown_fields=True, kw_only=True):
     unit: Unit | None = None
     mode: Mode | None = None
     sum: Literal["nested", "self"] | None = None
-    claimed: Positive | None = None  # the ratio B by A that was said to follow
+    claimed: Positive | None = None  # the ratio of B to A that people derived from it
 
     def seconds(self, value: float) -> float:
         if self.unit in _RATES:
@@ -115,7 +113,7 @@ class Measurement(Conditions, forbid_unknown_fields=True, kw_only=True):
         return value / 1e3 if self.unit == "ms" else value
 
     def seconds_per_step(self, reading: Reading) -> float | None:
-        """Return the time of a step, of a trace without the one in which the profiler starts."""
+        """Return the time of a step, without the step in which a profiler starts."""
         seconds = self.seconds(reading.steady if reading.is_mean_with_warmup else reading.value)
         if self.measured != "trace sum":
             return None if self.measured == "epoch seconds" else seconds
@@ -126,7 +124,7 @@ class Measurement(Conditions, forbid_unknown_fields=True, kw_only=True):
 
 
 class Measurements(msgspec.Struct, forbid_unknown_fields=True):
-    """All measurements of two trainings, in the order of the file."""
+    """Two trainings and all measurements, in the order of the file."""
 
     a: Side
     b: Side
@@ -136,9 +134,9 @@ class Measurements(msgspec.Struct, forbid_unknown_fields=True):
 class Figure:
     """One measurement, made comparable.
 
-    ``times`` are seconds of A and of B per ``step``, ``sample`` and ``epoch`` (a real epoch's
-    samples at this rate). ``supports`` is the ratio B by A that it really supports, ``per`` one of
-    these; ``of`` says what it is a ratio of, or why there is none.
+    ``times`` are seconds of A and of B per ``step``, ``sample`` and ``epoch`` (the samples of a
+    real epoch at this rate). ``supports`` is the ratio of B to A, ``per`` one of these, that the
+    measurement supports; ``of`` is what it is a ratio of, or why there is none.
     """
 
     def __init__(self, measurement: Measurement, given: Measurements) -> None:
@@ -147,14 +145,14 @@ class Figure:
         self.pairs = list(zip((given.a, given.b), self.readings, strict=True))
         self.times = [self._times(side, reading) for side, reading in self.pairs]
         a, b = (m.seconds(reading.value) for reading in self.readings)
-        self.raw_ratio = b / a  # of the values as they were given
+        self.raw_ratio = b / a  # of the values in the file
         self.claim = f"{m.claimed:g}x" if m.claimed else ratio_text(self.raw_ratio)
         self.of, self.per = MEASURED[m.measured][2], None
         others = [s.name for s, r in self.pairs if s.parameters not in (None, r.parameters)]
         trained = [(s.batch, s.parameters) for s, _ in self.pairs]
         self.is_as_trained = trained == [(r.batch, r.parameters) for r in self.readings]
         if m.sum == "nested":
-            self.of = "a sum of nested events is not a time"
+            self.of = "a sum over nested events is not a time"
         elif any(reading.is_mean_with_warmup for reading in self.readings):
             self.of = "the average includes warm-up"
         else:
@@ -192,9 +190,9 @@ class Figure:
         }
 
     def problems(self, whole: Figure | None) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield what makes a comparison by it invalid: the kind, and what its sentence is about.
+        """Yield the kinds of reasons why a comparison by it is invalid, with values for sentences.
 
-        ``whole`` is the figure of the steps of the real training, if there is one.
+        ``whole`` is the figure of the steps of the real training, if any.
         """
         m, (ra, rb) = self.measurement, self.readings
 
@@ -245,10 +243,7 @@ def read_measurements(path: str | os.PathLike[str]) -> Measurements:
         given = msgspec.yaml.decode(path.read_bytes(), type=Measurements)
     except (OSError, msgspec.DecodeError, RecursionError, ValueError) as error:
         what = " ".join(str(error).split())
-        unknown = re.search(r"unknown field `(.*?)`", what)
-        keys = {*Side.__struct_fields__, *Measurement.__struct_fields__, *Reading.__struct_fields__}
-        hint = did_you_mean(unknown[1], sorted(keys)) if unknown else ""
-        raise InputError(f"{what}{hint}", code="not-measurements", where=path) from error
+        raise InputError(what, code="not-measurements", where=path) from error
     for one in given.measurements:
         units, mode, _ = MEASURED[one.measured]
         one.unit, one.mode = one.unit or units[0], one.mode or mode
@@ -277,10 +272,10 @@ def _filled(one: Measurement, value: float | Reading, side: Side) -> Reading:
 
 
 def reconcile(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return one consistent account of the measurements in a YAML file, as JSON holds it.
+    """Return one consistent account of the measurements in a YAML file, JSON-serialisable.
 
-    ``comparison`` holds the waterfall between the two trainings, whose ``accounts`` add up; it is
-    None where no step of the real training was measured. ``advice`` says what to measure.
+    ``comparison`` is the waterfall between the ``accounts`` of the two trainings, or None if no
+    step of the real training was measured. ``advice`` lists what to measure.
     """
     given = read_measurements(path)
     a, b = given.a, given.b
@@ -294,7 +289,7 @@ def reconcile(path: str | os.PathLike[str]) -> dict[str, Any]:
     same_data = None
     if a.samples_per_epoch and b.samples_per_epoch:
         more = a.samples_per_epoch - b.samples_per_epoch
-        # The last step of an epoch may be cut short, so each number is known up to one step.
+        # The last step of an epoch may be short, so each number is known up to one step.
         same_data = -(b.samples_per_step or 0) < more < (a.samples_per_step or 0)
     found: list[tuple[Figure | None, str, dict[str, Any]]] = []
     found += [(None, "different_data", {})] if same_data is False else []
@@ -341,10 +336,10 @@ def _first(figures: list[Figure], *kinds: str) -> Figure | None:
 
 
 def _accounts(figures: list[Figure], epoch: Figure | None, whole: Figure | None) -> list[Account]:
-    """Return the accounts of both trainings; none where no step of them was measured.
+    """Return the accounts of both trainings; none if no step of them was measured.
 
-    A step is split by the loader alone and by the loader with the forward, where these were
-    measured on the models and batches that trained.
+    A step is split by the loader alone and by the loader with the forward, if these were measured
+    with the models and batches of the real training.
     """
     if whole is None or whole.ratio("step") is None:
         return []

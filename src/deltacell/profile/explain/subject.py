@@ -1,4 +1,4 @@
-"""What is explained: a run of this program, a trace, or the traces of several ranks."""
+"""The subject of an explanation: a run of this program, a trace, or the traces of several ranks."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from deltacell.profile.trace.read import read_traces
 from deltacell.words import Progress, capital, short_name
 
 CATEGORY_OF = {phase: category.title for phase, category in CATEGORY_OF_PHASE.items()}
-CATEGORIES = tuple(CATEGORY_OF.values())  # in the order in which a step goes through them
-BEHIND = "device behind the host"  # the host has finished a step and the device has not
+CATEGORIES = tuple(CATEGORY_OF.values())  # in the order of a step
+BEHIND = "device behind the host"  # the host has finished a step, and the device has not
 DEVICE_PARTS = {
     "compute": "computing",
     "communication": "exposed communication",
@@ -50,7 +50,7 @@ class RunTimes:
         )
 
     def outside(self) -> dict[str, float]:
-        """Return the seconds of an epoch outside of its steps, by category."""
+        """Return the seconds of an epoch outside its steps, by category."""
         if not self.record.steps_per_epoch:
             return {}
         steps = self.rows.filter(kind="train").select("attempt", "step").n_unique()
@@ -61,7 +61,7 @@ class RunTimes:
         return {c: s / epochs for c, s in between.row(0, named=True).items() if s > 0}
 
     def uneven(self, *, everywhere: bool) -> Iterator[str]:
-        """Yield how a run became slower, in every large part of its steps or only in some."""
+        """Yield how a run became slower, if that was in every large part of its steps or not."""
         found = self.summary.uneven
         if found is not None and found.is_everywhere == everywhere:
             yield say("uneven", x=found, parts=[CATEGORY_OF[phase] for phase in found.changed])
@@ -89,7 +89,7 @@ class RunTimes:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """One run or trace to explain; ``run`` is None where no phases of this program are known."""
+    """A run or trace to explain; ``run`` is None for a trace alone."""
 
     path: Path
     account: Account
@@ -111,7 +111,7 @@ def open_subject(
 ) -> Subject:
     path = Path(path)
     if not path.exists():
-        fix = "Give a run directory, a trace (.json or .json.gz), or a directory of traces."
+        fix = "Give a run directory, a trace (.json or .json.gz) or a directory of traces."
         raise InputError("no such file or directory", code="no-such-file", where=path, fix=fix)
     folder = path.parent if path.name == RUN_FILE else path
     name = name or run_name(folder)
@@ -128,7 +128,7 @@ def open_subject(
 
 
 def run_name(path: Path) -> str:
-    """Return the name of a run or a trace: that of its file or directory, without endings."""
+    """Return the name of a run or a trace: that of its file or directory, without suffixes."""
     path = path.resolve()
     name = path.name or str(path)
     if name == TRACES and path.parent.name:
@@ -158,7 +158,7 @@ def _run_account(times: RunTimes, name: str, notices: tuple[str, ...]) -> Accoun
             "accumulated batches": record.accumulate,
             "precision": record.precision,
             "device": record.device,
-            "threads of a process": record.threads,  # with which it computes on a CPU
+            "threads of a process": record.threads,
             "torch": record.versions.get("torch"),
             "mode": record.mode,
             "parameters": record.n_parameters,

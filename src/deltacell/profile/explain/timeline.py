@@ -1,4 +1,4 @@
-"""A typical step of each rank as bars to draw: few enough for a page, whatever the trace holds."""
+"""A typical step of each rank as a bounded number of bars to draw."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 from deltacell.words import short_name
 
 MOST_BARS = 5000  # bars of all ranks together
-MOST_LANES = 12  # threads and streams of a rank that are drawn: those with the most time in events
-MOST_LEVELS = 24  # how deep calls are drawn
+MOST_LANES = 12  # threads and streams per rank: the busiest ones
+MOST_LEVELS = 24  # levels of nested calls
 
 
 def typical_steps(
@@ -25,13 +25,19 @@ def typical_steps(
 ) -> dict[str, Any] | None:
     """Return a typical step of each rank of each run, as a JSON-serialisable dict.
 
-    It is the counted step of the first rank that is nearest to the median, and the same one of all
-    ranks where they number their steps alike, then on one clock where their clocks agree.
+    This is the counted step of the first rank that is nearest to the median, and the step with that
+    number of the other ranks, on one clock if their clocks agree.
     """
     count = sum(len(run.ranks) for _, run in runs)
     found = []
     for of, run in runs:
-        ranks = list(zip(run.ranks, _typical(run.ranks), strict=True))
+        number = run.ranks[0].steps.number[typical(run.ranks[0].steps)]
+        steps = [rank.steps for rank in run.ranks]
+        same = [np.flatnonzero((one.number == number) & one.counted) for one in steps]
+        places = [int(x[-1]) for x in same if len(x)]
+        if len(places) < len(steps):
+            places = [typical(one) for one in steps]
+        ranks = list(zip(run.ranks, places, strict=True))
         begins = [rank.trace.origin + int(rank.steps.begin[place]) for rank, place in ranks]
         walls = [int(rank.steps.wall[place]) for rank, place in ranks]
         together = max(begins) < min(x + wall for x, wall in zip(begins, walls, strict=True))
@@ -45,21 +51,20 @@ def typical_steps(
     return {"ranks": found} if found else None
 
 
-def _typical(ranks: Sequence[Attribution]) -> list[int]:
-    number = ranks[0].steps.number[typical(ranks[0].steps)]
-    same = [np.flatnonzero((one.steps.number == number) & one.steps.counted) for one in ranks]
-    if all(len(places) for places in same):
-        return [int(places[-1]) for places in same]
-    return [typical(rank.steps) for rank in ranks]
-
-
 def _step(rank: Attribution, place: int, most: int, offset: int) -> dict[str, Any]:
     trace, nesting = rank.trace, rank.nesting
     begin, end = int(rank.steps.begin[place]), int(rank.steps.end[place])
-    every = _rows(rank, begin, end)
+    inside = (trace.begin < end) & (nesting.cut > begin) & (nesting.cut > trace.begin)
+    inside &= ~((trace.begin < begin) & (nesting.cut > end))
+    # The device's copy of a range of the host would be drawn twice.
+    every = np.flatnonzero(inside & (trace.kind != Kind.device_annotation))
     lanes, names = _lanes(rank, every)
     rows = every[np.isin(nesting.lane[every], lanes)]
     kept = _kept(rank, rows)
+    # Titles of the parts of the device, then of the categories of the host.
+    titles = (*PARTS, *(category.title for category in Category))
+    host = np.where(rank.host.events == NOTHING, np.int8(Category.other), rank.host.events)
+    title = np.where(trace.on_device, device_part(trace), host + len(PARTS))[rows]
     bars = pl.DataFrame(
         {
             "lane": nesting.lane[rows],
@@ -67,7 +72,7 @@ def _step(rank: Attribution, place: int, most: int, offset: int) -> dict[str, An
             "begin": np.maximum(trace.begin[rows], begin),
             "end": np.minimum(nesting.cut[rows], end),
             "row": rows,
-            "category": _categories(rank, rows),
+            "category": [titles[i] for i in title],
         }
     ).filter(pl.Series(kept[rows]) & (pl.col("depth") < MOST_LEVELS))
     bars = bars.with_columns(
@@ -95,15 +100,6 @@ def _step(rank: Attribution, place: int, most: int, offset: int) -> dict[str, An
     }
 
 
-def _rows(rank: Attribution, begin: int, end: int) -> Ints:
-    trace = rank.trace
-    last = int(np.searchsorted(trace.begin, end))
-    first, cut = trace.begin[:last], rank.nesting.cut[:last]
-    inside = (cut > begin) & (cut > first) & ~((first < begin) & (cut > end))
-    # The device's copy of a range of the host would be drawn twice.
-    return np.flatnonzero(inside & (trace.kind[:last] != Kind.device_annotation))
-
-
 def _lanes(rank: Attribution, rows: Ints) -> tuple[list[int], list[str]]:
     trace, nesting, mine = rank.trace, rank.nesting, rank.steps.thread
     busy = np.bincount(nesting.lane[rows], weights=nesting.self_time[rows])
@@ -119,16 +115,16 @@ def _lane_name(trace: Trace, lane: int, mine: int) -> str:
     if thread.is_device:
         stream = thread.tid.removeprefix("stream ")
         return short_name(f"device {thread.device or 0}, stream {stream}")
-    # PyTorch's names of threads have the number in them already.
+    # PyTorch's names of threads already contain the number.
     name = f"thread {thread.tid.removeprefix('thread ')} {thread.name}".strip()
     name = thread.name if thread.tid in thread.name else name
     if lane >= len(trace.threads):
         return short_name(f"collectives beside {name}")
-    return short_name(f"{name}, where the steps are" if lane == mine else name)
+    return short_name(f"{name}, which runs the steps" if lane == mine else name)
 
 
 def _kept(rank: Attribution, rows: Ints) -> Bools:
-    """Return which events are drawn: not calls of Python that only pass on to another."""
+    """Return which events are drawn: all except Python calls that merely call another."""
     trace, nesting = rank.trace, rank.nesting
     kept = np.zeros(len(trace), dtype=bool)
     kept[rows] = True
@@ -149,15 +145,8 @@ def _depths(rank: Attribution, rows: Ints, kept: Bools) -> Ints:
     return depth
 
 
-def _categories(rank: Attribution, rows: Ints) -> list[str]:
-    trace, host = rank.trace, rank.host.events[rows].astype(np.int64)
-    on_host = len(PARTS) + np.where(host == NOTHING, int(Category.other), host)
-    titles = (*PARTS, *(category.title for category in Category))
-    return [titles[i] for i in np.where(trace.on_device[rows], device_part(trace)[rows], on_host)]
-
-
 def _bounded(bars: pl.DataFrame, most: int) -> pl.DataFrame:
-    """Merge short bars next to one another until there are few enough."""
+    """Merge short neighbouring bars until there are few enough."""
     bars = bars.sort("lane", "depth", "begin", maintain_order=True)
     short, longest = 1, int(bars.select(pl.max("end") - pl.min("begin")).item() or 0) + 1
     found = bars
@@ -167,11 +156,11 @@ def _bounded(bars: pl.DataFrame, most: int) -> pl.DataFrame:
         apart = is_long | is_long.shift() | (pl.col("begin") - pl.col("end").shift() >= short)
         for name in ("lane", "depth"):
             apart |= pl.col(name) != pl.col(name).shift()
-        # The longest of each group names and colours it.
+        # The longest bar of each group gives its name and colour.
         leader = pl.col("row", "category").get(pl.col("busy").arg_max())
         group = apart.fill_null(True).cum_sum().alias("group")
         found = bars.group_by(group, maintain_order=True).agg(
             pl.first("lane", "depth", "begin"), pl.max("end"), leader, pl.sum("count", "busy")
         )
-    # One bar per lane and level may still be more than a budget for hundreds of ranks.
+    # With hundreds of ranks, one bar per lane and level may still be too many.
     return found.with_row_index().top_k(most, by="busy").sort("index")

@@ -1,7 +1,7 @@
-"""Attribution: where the time of a trace goes, for one rank or several side by side.
+"""Attribution: where the time of a trace goes, for one rank or for several side by side.
 
-A collective ends for all when the last rank has come. So its length says how long a rank waited,
-not how slow it was; its beginning says who was late.
+A collective ends on all ranks after the last one has arrived. So its length shows how long a rank
+waited, not how slow it was; its beginning shows which rank was late.
 """
 
 from __future__ import annotations
@@ -15,14 +15,9 @@ import polars as pl
 
 from deltacell.arrays import Ints
 from deltacell.errors import InputError
+from deltacell.profile.trace import device as devices
 from deltacell.profile.trace import host as hosts
-from deltacell.profile.trace.device import (
-    PARTS,
-    DeviceTime,
-    collective_rows,
-    critical_path,
-    launches,
-)
+from deltacell.profile.trace.device import PARTS, DeviceTime, collective_rows
 from deltacell.profile.trace.host import Category, HostTime, is_collective, is_loader
 from deltacell.profile.trace.read import missing_ranks
 from deltacell.profile.trace.self_time import Covered, Nesting, nest
@@ -31,22 +26,22 @@ from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 from deltacell.profile.trace.work import find_traits, find_work
 from deltacell.words import count_text
 
-MUCH = 0.1  # the share of time in no category that is a finding of its own
-CLOCKS_DIFFER = 100_000  # nanoseconds by which a rank may seem to leave before the last one came
+MUCH = 0.1  # a larger share of time in no category is reported
+CLOCKS_DIFFER = 100_000  # nanoseconds by which a rank may seem to leave before the last one arrives
 
 
 @dataclass(frozen=True, eq=False)
 class Loader:
-    """What the training saw of its loader."""
+    """The loader as seen by the training."""
 
-    per_step: float  # nanoseconds
+    per_step: float  # nanoseconds waited
     share: float
-    names: tuple[str, ...]  # the ranges seen; without any the wait is unknown
+    names: tuple[str, ...]  # the ranges of the loader; without any, the wait is unknown
     workers: pl.DataFrame  # threads of the loader; worker processes write no trace
 
 
 class Attribution:
-    """Where the time of one trace goes. Times are in nanoseconds, and of counted steps."""
+    """Where the time of one trace goes, in nanoseconds of counted steps."""
 
     def __init__(self, trace: Trace) -> None:
         if not (trace.duration > 0).any():
@@ -56,10 +51,8 @@ class Attribution:
         self.nesting = nesting = nest(trace)
         self.steps = steps = find_steps(trace)
         self.host = host = hosts.host_time(trace, nesting, steps)
-        # The host's call behind each event of the device, or NOTHING.
-        self.launch = launches(trace)
-        # What the host did, in names for people; adds up to the wall.
-        self.doing = host.spent(steps)
+        self.launch = devices.launches(trace)  # the host's call behind each event of the device
+        self.doing = host.spent(steps)  # what the host did; adds up to the wall time
         self.device = None
         if (trace.on_device & (trace.duration >= 0)).any():
             self.device = DeviceTime(trace, steps, host, self.launch)
@@ -67,10 +60,9 @@ class Attribution:
         self.per_step = pl.DataFrame({**columns, "loader": host.loader})  # all steps
         self.loader = _loader(trace, nesting, steps, host)
         self.syncs = hosts.sync_points(trace, nesting, steps)  # the host waits for the device
-        self.critical_path = critical_path(trace, steps, host, self.launch)  # of a typical step
+        self.critical_path = devices.critical_path(trace, steps, host, self.launch)
         self.work = find_work(trace, nesting, steps, host, self.launch)
         self.traits = find_traits(trace, nesting, steps)
-        # What to know before trusting the numbers.
         self.notices = tuple(_notices(trace, steps, self.device, self.doing))
 
     @property
@@ -79,17 +71,17 @@ class Attribution:
 
     @property
     def step_times(self) -> Ints:
-        """Nanoseconds of each counted step: the host's, or the device's where that is behind."""
+        """Nanoseconds of each counted step, of the device where it falls behind the host."""
         steps = self.steps if self.device is None else self.device.windows
         return steps.wall[self.steps.counted]
 
     @property
     def behind(self) -> float:
-        """Nanoseconds per step that the device still works when its host is done with it."""
+        """Nanoseconds per step that the device still works after the host has finished."""
         return float(self.step_times.mean() - self.steps.wall[self.steps.counted].mean())
 
     def seconds_per_step(self) -> dict[str, float]:
-        """Return the mean seconds of a counted step by category, which add up to its wall."""
+        """Return the mean seconds of a counted step by category, which add up to its wall time."""
         spent = dict(self.doing.group_by("category").agg(pl.sum("time")).iter_rows())
         steps = 1e9 * self.n_counted
         return {one.title: spent[one.title] / steps for one in Category if one.title in spent}
@@ -97,23 +89,23 @@ class Attribution:
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """What the ranks did at their collectives, in nanoseconds.
+    """Arrivals of the ranks at their collectives, in nanoseconds.
 
-    In ``collectives``, ``late_by`` is from the first arrival to the last, ``waited`` is the sum
-    over ranks, and ``late_before`` is the part of ``late_by`` by which the last rank began its step
-    later than the first.
+    In ``collectives``, ``late_by`` is the time from the first arrival to the last, ``waited`` the
+    sum over ranks, and ``late_before`` the part of ``late_by`` by which the last rank had already
+    begun its step later than the first.
     """
 
     collectives: pl.DataFrame
-    ranks: pl.DataFrame  # of counted steps: how often last, how long it waited and others for it
-    unaligned: int  # collectives seen on some ranks only
-    shifted: bool  # whether the clocks of the ranks differ
+    ranks: pl.DataFrame  # in counted steps: times last, time it waited and was waited for
+    unaligned: int  # collectives that only some ranks have
+    shifted: bool  # the clocks of the ranks differ
 
 
 class RanksAttribution:
-    """Where the time of several ranks goes, and who is waited for.
+    """Where the time of several ranks goes, and which rank the others wait for.
 
-    A trace of unknown rank takes its place in the sequence as its rank.
+    The rank of a trace that does not record it is its position in the sequence.
     """
 
     def __init__(self, traces: Sequence[Trace]) -> None:
@@ -122,8 +114,7 @@ class RanksAttribution:
         self.by_rank, self.ranks = ranks, tuple(ranks.values())
         self.world_size = max([trace.world_size or 0 for trace in traces] + [max(ranks) + 1])
         self.alignment = _align(ranks) if len(ranks) > 1 else None
-        devices = [(number, one.device) for number, one in ranks.items()]
-        rows = [{"rank": number, **one.kernels} for number, one in devices if one is not None]
+        rows = [{"rank": i, **one.device.kernels} for i, one in ranks.items() if one.device]
         # By rank, from the first event of the device to the last.
         self.device = pl.DataFrame(rows, dict.fromkeys(("rank", "wall", *PARTS), pl.Int64))
         notices = (*missing_ranks(traces), *_rank_notices(ranks, self.alignment))
@@ -160,25 +151,24 @@ def _notices(
     yield from trace.warnings
     yield from (f"Step {number} does not count: {why}." for number, why in steps.cut)
     if len(steps) == 1:
-        yield f"There is one step only ({steps.how}), so it counts, warm-up or not."
+        yield f"There is only one step ({steps.how}), so it counts even if it is warm-up."
     elif steps.how != "ProfilerStep":
-        yield f"The trace does not mark its steps; they were found from {steps.how}."
+        yield f"The trace does not mark its steps; they were derived from {steps.how}."
     if device is not None and device.others:
-        yield f"The trace has {device.others + 1} devices; times are those of the busiest."
+        yield f"The trace has {device.others + 1} devices; times are of the busiest one."
     other = doing.filter(category="other")
     share = int(other["time"].sum()) / int(doing["time"].sum())
     if share > MUCH and device is None:
-        # With a device, what the host is busy with is not what takes the time.
+        # With a device, the host's work is not what takes the time.
         most = ", ".join(other["name"].head(3).to_list())
-        yield f"{100 * share:.0f} % of the time is in no category, mostly {most}."
+        yield f"{100 * share:.0f} % of the time has no category, mostly {most}."
 
 
 def _rank_notices(ranks: dict[int, Attribution], alignment: Alignment | None) -> Iterator[str]:
     if alignment is not None and alignment.shifted:
-        yield "The clocks of the ranks differ; the ends of collectives align them."
+        yield "The clocks of the ranks differ; they were aligned at the ends of collectives."
     if alignment is not None and alignment.unaligned:
-        seen = count_text(alignment.unaligned, "collective was seen", "collectives were seen")
-        yield f"{seen} on some ranks only."
+        yield f"{count_text(alignment.unaligned, 'collective')} ran on only some of the ranks."
     where: dict[str, list[int]] = {}
     for rank, one in ranks.items():
         for notice in one.notices:
@@ -188,8 +178,8 @@ def _rank_notices(ranks: dict[int, Attribution], alignment: Alignment | None) ->
         yield f"{label}{notice}"
 
 
+# The number of the step, the kind of collective, and its index among those in the step.
 _KEY = ("step", "name", "index")
-"""The step's number, what the collective is, and which of its kind in the step."""
 _KIND = re.compile(
     r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|send_?recv|broadcast|reduce|gather"
     r"|scatter|barrier|send|recv",
@@ -200,8 +190,8 @@ _KIND = re.compile(
 def _align(by_rank: dict[int, Attribution]) -> Alignment | None:
     """Align ranks on their collectives; None where they have none in common.
 
-    Those of a step are aligned by what they are and their order. Clocks are taken as one, unless a
-    rank seems to leave collectives before the last one came to them: then the ends are aligned.
+    Collectives of a step are matched by kind and order. Clocks are assumed to agree unless a rank
+    seems to leave collectives before the last one arrives; then their ends are aligned.
     """
     on_device = all(len(collective_rows(one.trace)) for one in by_rank.values())
     origin = min(one.trace.origin for one in by_rank.values())
@@ -241,7 +231,7 @@ def _align(by_rank: dict[int, Attribution]) -> Alignment | None:
 
 
 def _while_idle(host: HostTime, rows: pl.DataFrame) -> pl.DataFrame:
-    """Beside its host, a collective is waited for only while the host does nothing."""
+    """Count the wait for a collective that runs beside its host only while the host is idle."""
     waits = host.covered(host.category == Category.communication)
     begin = rows["begin"].to_numpy()
     return rows.with_columns(waited=waits.within(begin, begin + rows["waited"].to_numpy()))
@@ -259,7 +249,7 @@ def _collectives(one: Attribution, on_device: bool, origin: int) -> pl.DataFrame
         rows = np.flatnonzero(calls if calls.any() else ranges)
         issued, ends = trace.begin[rows], trace.ends(rows)
         if calls.any() and (beside := ranges & (trace.thread != steps.thread)).any():
-            # A call returns at once; what it starts is carried out beside, in the same order.
+            # A call returns at once; the collectives run on another thread in the same order.
             started = np.flatnonzero(beside)
             ends = trace.ends(started) if len(started) == len(rows) else np.full_like(ends, NOTHING)
     kinds = [_KIND.search(trace.text(row)) for row in rows.tolist()]
@@ -281,7 +271,7 @@ def _collectives(one: Attribution, on_device: bool, origin: int) -> pl.DataFrame
 
 
 def _shift(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return what to take from each rank's clock, by the collectives whose ends are known."""
+    """Return the offset of each rank's clock, by the collectives whose ends are known."""
     known = rows.filter(pl.col("end").is_not_null().all().over(_KEY))
     too_early = pl.min("end") < pl.max("came") - CLOCKS_DIFFER
     early = known.group_by(_KEY).agg(early=too_early)["early"]

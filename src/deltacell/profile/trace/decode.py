@@ -1,6 +1,6 @@
-"""A trace file, decoded a piece at a time, into columns with names and threads interned.
+"""Decode a trace file piece by piece into columns with interned names and threads.
 
-Files may be packed, cut off, damaged or still growing, and may hold what JSON does not allow.
+Files may be compressed, cut off, damaged or still growing, and may contain invalid JSON.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from deltacell.profile.trace.trace import NAMES, NOTHING, ON_DEVICE, Kind, Threa
 from deltacell.words import Progress
 
 _NO_TEXT = msgspec.Raw(b"")
-Scalar = str | int | float | bool | None
-"""What writers put where a number or a name belongs."""
+Scalar = str | int | float | bool | None  # what programs write in place of a number or a name
 
 
 class Arguments(
@@ -45,7 +44,7 @@ class Arguments(
         "stack": "Call stack",
     },
 ):
-    """What an event has beside its name and time, under the words of PyTorch's profiler."""
+    """The arguments of an event, as PyTorch's profiler names them."""
 
     # In the order in which they are written, which is the fastest to read.
     external: Scalar = NOTHING
@@ -61,7 +60,7 @@ class Arguments(
 class Event(msgspec.Struct, gc=False):
     """An event of the Chrome trace format; times in microseconds."""
 
-    # Complete events, beginnings, ends, metadata, and those that are passed over.
+    # Complete events, beginnings, ends, metadata, and phases that are ignored.
     ph: Literal[tuple("XBEMiICbnestfPNODSTpFRcVva()=,")]  # type: ignore[valid-type]
     cat: Scalar = None
     name: Scalar = ""
@@ -72,36 +71,33 @@ class Event(msgspec.Struct, gc=False):
     args: Arguments | list[Any] | Scalar = Arguments()
 
 
-PIECE = 1 << 19
-"""Bytes of text to decode at once; small enough for the processor's cache."""
-
-Piece = tuple[Sequence[Event], bytes]
-"""Consecutive events, and the array they were decoded from."""
+PIECE = 1 << 19  # bytes of text to decode at once; small enough for the processor's cache
+Piece = tuple[Sequence[Event], bytes]  # consecutive events and the array they were decoded from
 
 
 @dataclass
 class Decoder:
-    """The events of a file, or of a part of it, and what the file says of itself."""
+    """The events of a file, or of a part of it, and its metadata."""
 
     path: Path
     begin: int = 0  # in bytes; a part that begins later begins within the events
     end: int | None = None
-    about: dict[str, Any] = field(default_factory=dict)  # complete after the last piece
-    given: int = 0  # unpacked bytes
+    about: dict[str, Any] = field(default_factory=dict)  # metadata, complete after the last piece
+    given: int = 0  # uncompressed bytes
     lost: int = 0  # events that could not be decoded
-    repaired: bool = False  # there were signs that JSON does not allow
+    repaired: bool = False  # invalid JSON was corrected
     cut: bool = False  # the text ends too early
     closed: bool = False  # the list of events ends in this part
-    unclear: bool = False  # some of `about` could not be decoded
-    damage: str = ""  # what is wrong with the packing
+    unclear: bool = False  # some metadata could not be decoded
+    damage: str = ""  # what is wrong with the compression
 
     def pieces(self, progress: Progress | None = None) -> Iterator[Piece]:
-        """Yield the events; free each piece before asking for the next."""
+        """Yield the events; free each piece before requesting the next."""
         chunks = self._chunks(progress)
         text, needs_end = (b"", True) if self.begin else self._head(chunks)
         needs_end = needs_end and self.end is None
         while not self.closed:
-            # As much again as there is, so that a very long event is not searched too often.
+            # Doubling keeps a very long event from being searched too often.
             wanted = max(PIECE, 2 * len(text))
             while len(text) < wanted and (more := next(chunks, b"")):
                 text += more
@@ -109,7 +105,7 @@ class Decoder:
                 view, text = memoryview(text)[:comma], text[comma + 1 :]
                 piece = self._decode(view)
                 if piece is None:
-                    # Damage, or what follows the list has something like events in it.
+                    # It is damaged, or text that resembles events follows the list.
                     elements, rest = _elements(bytes(view))
                     piece = self._one_by_one(elements)
                     if rest is not None:
@@ -131,7 +127,7 @@ class Decoder:
             self.closed, lost = rest is not None, self.lost
             yield self._one_by_one(elements)
             if rest is None:
-                # What cannot be decoded here is not damaged, but cut off.
+                # An event that cannot be decoded here is cut off, not damaged.
                 self.cut, self.lost = needs_end or self.lost > lost, lost
                 return
             text = rest
@@ -144,7 +140,7 @@ class Decoder:
             is_packed = file.read(2) == b"\x1f\x8b"
             file.seek(self.begin)
             text: Any = gzip.GzipFile(fileobj=file) if is_packed else file
-            # Without an end it is read to the last byte: the file may still grow.
+            # Without an end, read to the last byte, because the file may still grow.
             left = 1 << 62 if self.end is None else self.end - self.begin
             try:
                 while more := text.read1(min(PIECE, left)):
@@ -154,12 +150,12 @@ class Decoder:
                         progress(f"reading {self.path.name}", file.tell(), size)
                     yield more
             except (EOFError, zlib.error, gzip.BadGzipFile):
-                self.damage = "its packing (gzip) is damaged"
+                self.damage = "the gzip data is damaged"
 
     def _head(self, chunks: Iterator[bytes]) -> tuple[bytes, bool]:
-        """Return the text after the bracket of the events, and whether it has to end.
+        """Return the text after the opening bracket of the events, and whether it must be closed.
 
-        A list without an object around it may have lost its last bracket.
+        A list without an object around it may lack its last bracket.
         """
         text, searched = b"", 0
         while searched <= _LONGEST and (more := next(chunks, b"")):
@@ -183,7 +179,7 @@ class Decoder:
         return InputError(f"not a trace: {why}", code="not-a-trace", where=self.path, fix=fix)
 
     def _decode(self, part: memoryview) -> Piece | None:
-        """Decode events, of which all have to be valid; None where one is not."""
+        """Decode events; None where one of them is invalid."""
         array = b"".join((b"[", part, b"]"))
         with suppress(*_UNDECODABLE):
             return _EVENT_LIST.decode(array), array
@@ -195,7 +191,7 @@ class Decoder:
         return None
 
     def _one_by_one(self, elements: Sequence[bytes]) -> Piece:
-        """Decode every event alone, and leave out those that are damaged."""
+        """Decode each event alone and skip damaged ones."""
         found = []
         for element in elements:
             for text in (element, _repair(element)):
@@ -231,7 +227,7 @@ _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _LONGEST = 64 << 20
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 BETWEEN = re.compile(rb'\}\s*(,)\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args)"\s*:)')
-# Between events a line break is as good as a space, and within a name it is not allowed.
+# A line break is allowed between events, where a space does as well, but not within a name.
 _WITHOUT_CONTROL = bytes.maketrans(bytes(range(32)), b" " * 32)
 _NO_NUMBER = re.compile(
     rb"(?<=[:,\[])(\s*)[+-]?(?:inf(?:inity)?|nan)(?:\([a-z0-9]*\))?(?=\s*[,}\]])", re.IGNORECASE
@@ -245,7 +241,7 @@ _ESCAPE = re.compile(
 
 
 def _last_comma(text: bytes) -> int:
-    """Return the place of the last comma that seems to stand between events; 0 for none."""
+    """Return the position of the last comma that seems to separate events; 0 if there is none."""
     for start in (max(0, len(text) - (1 << 13)), 0):
         if commas := [match.start(1) for match in BETWEEN.finditer(text, start)]:
             return commas[-1]
@@ -253,7 +249,7 @@ def _last_comma(text: bytes) -> int:
 
 
 def _repair(text: bytes) -> bytes:
-    """Correct what JSON does not allow and traces have all the same."""
+    """Correct invalid JSON that traces contain."""
 
     def escaped(found: re.Match[bytes]) -> bytes:
         if found[1] is not None:
@@ -265,11 +261,11 @@ def _repair(text: bytes) -> bytes:
 
 
 def _elements(text: bytes) -> tuple[list[bytes], bytes | None]:
-    """Return the elements of a list and what follows its end; None where it does not end.
+    """Return the elements of a list and the text after its end; None where it does not end.
 
-    A damaged element reaches to where another event begins.
+    A damaged element extends to the beginning of the next event.
     """
-    # In this encoding places are those of the bytes.
+    # In this encoding, positions of characters and bytes agree.
     plain, at, found = text.decode("latin-1"), 0, list[bytes]()
     while at < len(plain):
         if plain[at] == "]":
@@ -288,11 +284,11 @@ def _elements(text: bytes) -> tuple[list[bytes], bytes | None]:
 
 
 class Table:
-    """Columns that grow; ``left_out`` counts the events that are in none, by reason."""
+    """Growing columns of events; ``left_out`` counts skipped events by reason."""
 
     def __init__(self) -> None:
         self.left_out: Counter[str] = Counter()
-        # Large buffers grow in place, where many small arrays would leave holes in the memory.
+        # Large buffers grow in place; many small arrays would fragment the memory.
         self._columns = {name: bytearray() for name in _TYPES}
         # One lookup for name, category, process and thread is faster than one for each.
         self._codes = {name: _Codes() for name in ("key", "stack", "shape")}
@@ -339,7 +335,7 @@ class Table:
             self._columns[name] += column.data
 
     def finish(self) -> dict[str, Any]:
-        """Return the fields of a `Trace`, events in order; nothing can be added after it."""
+        """Return the fields of a `Trace`, with sorted events; nothing can be added afterwards."""
         if self._halves:
             begun, *times = self._paired()
             self._keep(begun, *map(_ints, times))
@@ -366,8 +362,14 @@ class Table:
         }
         ordered["correlation"][ordered["correlation"] == 0] = NOTHING
         sizes = (text.decode("utf-8", "replace").split("\0") for text in shapes)
-        devices = {thread for _, thread, kind in rows if kind in _DEVICE_KINDS}
-        described = [self._thread(*ids, is_device=threads[ids] in devices) for ids in threads]
+        on_device = (*ON_DEVICE, Kind.device_annotation)
+        devices = {thread for _, thread, kind in rows if kind in on_device}
+        described = []
+        for code, (pid, tid) in enumerate(threads):
+            # Events of a device have its number as their process.
+            device = int(pid) if code in devices and pid.isdecimal() else None
+            called = self._thread_names.get((pid, tid), "").strip()
+            described.append(Thread(pid, tid, called, code in devices, device))
         return ordered | {
             "origin": origin,
             "kind": kind.astype(np.int8),
@@ -381,7 +383,7 @@ class Table:
         }
 
     def join(self, later: Table) -> None:
-        """Add the events of a table that was made from what follows in the file."""
+        """Append the events of a later part of the file."""
         for name, column in later._columns.items():
             values = np.frombuffer(column, dtype=_TYPES[name])
             if name in self._codes:
@@ -391,17 +393,8 @@ class Table:
         self._halves += later._halves
         self.left_out.update(later.left_out)
 
-    def _thread(self, pid: str, tid: str, *, is_device: bool) -> Thread:
-        name = self._thread_names.get((pid, tid), "").strip()
-        # Events of a device have its number as their process.
-        device = int(pid) if is_device and pid.isdecimal() else None
-        return Thread(pid, tid, name, is_device, device)
-
     def _paired(self) -> tuple[list[Event], list[int], list[int]]:
-        """Return events from their beginnings and ends, with begin and duration.
-
-        An end belongs to the last beginning on its thread that is open.
-        """
+        """Return events with begin and duration; an end closes the last open one of its thread."""
         events, begins, durations = [], [], []
         still_open: dict[tuple[str, str], list[tuple[int, Event]]] = defaultdict(list)
         for time, event in sorted(self._halves, key=lambda half: half[0]):
@@ -423,14 +416,12 @@ _TYPES: dict[str, Any] = {
     **dict.fromkeys(("key", "stack", "shape"), np.int32),
     **dict.fromkeys(("begin", "duration", "correlation", "sequence", "external"), np.int64),
 }
-# So far apart that differences of times still fit: 73 years.
+# Differences of times up to this one (73 years) fit into 64 bits.
 _FAR = 2**61
-_DEVICE_KINDS = (*ON_DEVICE, Kind.device_annotation)
-_NO_TIME = "no time, or no duration of at least 0"
+_NO_TIME = "no valid time or duration"
 _ALONE = "a beginning without an end, or an end without a beginning"
 _NO_ARGUMENTS = Arguments()
-# JSON has no such byte.
-_joined = b"\0".join
+_joined = b"\0".join  # a byte that JSON does not contain
 
 
 def _text(value: Scalar) -> str:
@@ -438,7 +429,7 @@ def _text(value: Scalar) -> str:
 
 
 def _packed(values: list[Any], kind: str) -> AnyArray:
-    """Return numbers as an array, several times as fast as NumPy reads a list."""
+    """Return numbers as an array, several times faster than NumPy converts a list."""
     return np.frombuffer(struct.pack(f"{len(values)}{kind}", *values), dtype=kind)
 
 
@@ -466,7 +457,7 @@ class _Codes(dict[Any, int]):
 def _kind(name: str, category: str, pid: str) -> Kind:
     kind = wide = _KINDS.get(category, Kind.other)
     if wide is Kind.operator and pid == "CUDA functions":
-        # This is where autograd's own profiler puts what the device did.
+        # Autograd's own profiler writes events of the device here.
         kind = Kind.kernel
     for narrow, beginnings in _BEGINNINGS.get(wide, ()):
         kind = narrow if name.startswith(beginnings) else kind
@@ -489,7 +480,7 @@ def _order(columns: Mapping[str, AnyArray], kind: Indices) -> Ints:
     rows = order[tied]
     outer = np.full(len(Kind), 3)
     outer[[Kind.annotation, Kind.python, Kind.operator]] = 0, 1, 2
-    # Of operators that take the same time the outer one was begun, and so numbered, first.
+    # Of operators that take the same time, the outer one began, and was numbered, first.
     keys = (columns["external"][rows], outer[kind[rows]], -columns["duration"][rows], begin[rows])
     order[tied] = rows[np.lexsort(keys)]
     return order
@@ -502,8 +493,8 @@ _LAST = (2**63 - 1) // 1000
 def _times(events: Sequence[Event], chosen: Sequence[Event], text: bytes, field: str) -> Ints:
     """Return a time of the chosen events in nanoseconds, `_UNKNOWN` where they have none.
 
-    A double holds a time below 2**43 microseconds (100 days) to less than half a nanosecond, so it
-    is the nearest that was meant. Others are taken from the text, with all their digits.
+    A double represents times below 2**43 microseconds (100 days) to less than half a nanosecond.
+    Larger ones are read from the text, with all their digits.
     """
     if not chosen:
         return np.empty(0, dtype=np.int64)
@@ -526,7 +517,7 @@ def _times(events: Sequence[Event], chosen: Sequence[Event], text: bytes, field:
 
 def _exact(number: bytes) -> int:
     whole, _, places = number.partition(b".")
-    # As PyTorch writes them.
+    # The form in which PyTorch writes times.
     if len(whole) <= 16 and len(places) == 3 and whole.isdigit() and places.isdigit():
         return min(int(whole + places), _LAST * 1000)
     try:

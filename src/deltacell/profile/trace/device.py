@@ -1,7 +1,7 @@
-"""The device's time: compute, communication and copies that nothing hides, and idle.
+"""The device's time: compute, exposed communication, exposed copies and idle time.
 
 compute + exposed communication + exposed copies + idle = wall, in every window. Communication is
-exposed where no computation runs at the same time, a copy where neither does.
+exposed while no computation runs, and a copy while neither of them runs.
 """
 
 from __future__ import annotations
@@ -20,23 +20,21 @@ from deltacell.profile.trace.self_time import Covered
 from deltacell.profile.trace.steps import Steps
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
-# What a device's time is made of, communication and copies as far as they are exposed.
-PARTS = ("compute", "communication", "copies", "idle")
-BEHIND = 0.05  # the share of a step by which it falls behind in each before its own are taken
-LATENCY = 20_000  # nanoseconds from a launch to its beginning that are a part of launching
+PARTS = ("compute", "communication", "copies", "idle")  # exposed communication and copies
+BEHIND = 0.05  # a device that falls behind by more of a step in every step has steps of its own
+LATENCY = 20_000  # nanoseconds from a launch to its beginning that belong to launching
 
 
 def device_part(trace: Trace) -> Ints:
-    """Return the place in `PARTS` of each event, which has a meaning for those of the device."""
+    """Return the index in `PARTS` of each event; only those of the device have a meaning."""
     return np.where(trace.kind == Kind.kernel, trace.named(is_collective), 2)
 
 
 class DeviceTime:
     """Where the time of the busiest device of a trace goes, in nanoseconds.
 
-    ``windows`` are the steps as the device went through them. They are those of the host, unless
-    the device falls further behind with every step: then a step is from its first kernel to the
-    first of the next.
+    ``windows`` are the steps of the device. They are those of the host, unless the device falls
+    further behind with every step; then a step lasts from its first kernel to that of the next.
     """
 
     def __init__(self, trace: Trace, steps: Steps, host: HostTime, launch: Indices) -> None:
@@ -46,30 +44,31 @@ class DeviceTime:
         self.others = len(numbers) - 1  # how many other devices the trace has
         rows = rows[place == np.bincount(place, weights=trace.duration[rows]).argmax()]
         part, start, stop = device_part(trace)[rows], trace.begin[rows], trace.ends(rows)
-        # Computing; computing or communicating; doing anything.
+        # Computing; computing or communicating; busy with anything.
         busy = [Covered.union(start[part <= last], stop[part <= last]) for last in range(3)]
         self.windows = windows = _windows(trace, steps, rows, launch)
         parts = _parts(busy, windows.begin, windows.end)
         kernels = _kernel_times(trace, steps, rows[part == 0], launch)
         about = {"number": steps.number, "counted": steps.counted, "wall": windows.wall}
-        # By step, with the time of the kernels that the host launched in it.
+        # By step, with the time of the kernels launched in it.
         self.steps = pl.DataFrame({**about, **parts, "kernels": kernels})
         span = np.array([start.min(), stop.max()])
         whole = {"wall": np.diff(span), **_parts(busy, span[:1], span[1:])}
         # From the first event of the device to its last.
         self.kernels = {part: int(time[0]) for part, time in whole.items()}
         gaps = _gaps(trace, windows, host, rows, busy[2], launch)
-        self.idle = _by_reason(gaps)  # counted steps; adds up to the idle time
-        if int(self.idle["time"].sum()) != int(parts["idle"][windows.counted].sum()):
-            raise AssertionError("the gaps miss the device's idle time")
-        # By reason and what the host did meanwhile.
+        idle = by_time(gaps.with_columns(time=pl.col("end") - pl.col("begin")), "reason")
+        if int(idle["time"].sum()) != int(parts["idle"][windows.counted].sum()):
+            raise AssertionError("the gaps do not add up to the device's idle time")
+        meanings = pl.Series("meaning", [say(f"reason {x}") for x in idle["reason"]], pl.String)
+        self.idle = idle.select("reason", meanings, "time", "count")  # of counted steps
         self.idle_by_name = _by_name(gaps, host)
 
 
 def launches(trace: Trace) -> Indices:
-    """Return the row of the host's call that caused each event of the device, or `NOTHING`."""
+    """Return the row of the host's call that launched each event of the device, or `NOTHING`."""
     found = np.full(len(trace), NOTHING, dtype=np.int32)
-    # From the last, so that the first of several calls with one number is meant.
+    # In reverse, so that the first of several calls with one number is kept.
     calls = np.flatnonzero((trace.kind == Kind.runtime) & (trace.correlation >= 0))[::-1]
     known = dict(zip(trace.correlation[calls].tolist(), calls.tolist(), strict=True))
     work = np.flatnonzero(trace.on_device)
@@ -82,7 +81,7 @@ def collective_rows(trace: Trace) -> Ints:
 
 
 def typical(steps: Steps) -> int:
-    """Return the place of the counted step that is nearest to the median of them."""
+    """Return the index of the counted step that is nearest to the median."""
     counted = np.flatnonzero(steps.counted)
     wall = steps.wall[counted]
     return int(counted[np.abs(wall - np.median(wall)).argmin()])
@@ -92,12 +91,12 @@ def _parts(busy: list[Covered], begin: Ints, end: Ints) -> dict[str, Ints]:
     computing, working, any_work = (x.within(begin, end) for x in busy)
     found = (computing, working - computing, any_work - working, end - begin - any_work)
     if (np.sum(found, axis=0) != end - begin).any() or np.min(found) < 0:
-        raise AssertionError("the parts of the device's time miss the wall")
+        raise AssertionError("the parts of the device's time do not add up to the wall time")
     return dict(zip(PARTS, found, strict=True))
 
 
 def _windows(trace: Trace, steps: Steps, rows: Ints, launch: Indices) -> Steps:
-    """Return the steps, or the device's own where it falls further behind with every step."""
+    """Return the host's steps, or the device's if it falls further behind with every step."""
     known = rows[launch[rows] >= 0]
     step = steps.place(trace.begin[launch[known]])
     known, step = known[step >= 0], step[step >= 0]
@@ -115,7 +114,7 @@ def _windows(trace: Trace, steps: Steps, rows: Ints, launch: Indices) -> Steps:
 
 
 def _kernel_times(trace: Trace, steps: Steps, kernels: Ints, launch: Indices) -> list[int]:
-    """Return how long the computation that the host launched in each step takes, overlap once."""
+    """Return the time of the computation launched in each step, counting overlap once."""
     kernels = kernels[launch[kernels] >= 0]
     step = steps.place(trace.begin[launch[kernels]])
     order = np.argsort(step, kind="stable")
@@ -127,13 +126,13 @@ def _kernel_times(trace: Trace, steps: Steps, kernels: Ints, launch: Indices) ->
 def _gaps(
     trace: Trace, steps: Steps, host: HostTime, rows: Ints, busy: Covered, launch: Indices
 ) -> pl.DataFrame:
-    """Return the idle stretches of counted steps, until when the host is late, and the reasons."""
+    """Return the idle stretches of counted steps, when the host had launched, and the reasons."""
     bounds = (busy.begin, busy.end, steps.begin, steps.end)
     times, _ = distinct(np.concatenate(bounds))
     begin, end = times[:-1], times[1:]
     idle = steps.in_counted(begin) & (busy.within(begin, end) == 0)
     begin, end = begin[idle], end[idle]
-    # What runs next begins where an interval of the union does.
+    # The next event begins where an interval of the union does.
     place = np.searchsorted(busy.begin, end - 1, side="right")
     follows = place < len(busy.begin)
     following = np.full(len(begin), NOTHING, dtype=np.int64)
@@ -141,7 +140,7 @@ def _gaps(
     call = np.where(following >= 0, launch[following], NOTHING)
     called = np.where(call >= 0, trace.ends(call), end)
     late = np.clip(called, begin, end)
-    # What comes after the launch is not the host's.
+    # The time after the launch is not the host's.
     own = np.flatnonzero((late > begin) & (end - late > LATENCY) & (call >= 0))
     begin = np.concatenate([begin, late[own]])
     end = np.concatenate([end, end[own]])
@@ -157,27 +156,18 @@ def _gaps(
     loading = spent(host.category == Category.data_loading, begin, late)
     reason = np.full(len(begin), "host", dtype=object)
     reason[2 * spent(at_work, begin, late) >= late - begin] = "launch"
-    # A call that waits returns a moment after the device is done.
+    # A call that waits returns a moment after the device has finished.
     reason[spent(syncing, begin - 1, np.minimum(begin + 1, late)) > 0] = "sync"
     reason[2 * loading > late - begin] = "data"
-    # Launched in time, or by no known call.
+    # It was launched in time, or by an unknown call.
     reason[(late == begin) | ((following >= 0) & (call < 0))] = "device"
     reason[following < 0] = "end"
     reasons = pl.Series(reason.tolist(), dtype=pl.String)
     return pl.DataFrame({"begin": begin, "end": end, "late": late, "reason": reasons})
 
 
-def _by_reason(gaps: pl.DataFrame) -> pl.DataFrame:
-    found = by_time(gaps.with_columns(time=pl.col("end") - pl.col("begin")), "reason")
-    meanings = [say(f"reason {reason}") for reason in found["reason"]]
-    return found.select("reason", pl.Series("meaning", meanings, pl.String), "time", "count")
-
-
 def _by_name(gaps: pl.DataFrame, host: HostTime) -> pl.DataFrame:
-    """Return idle time by reason and by what the host did meanwhile.
-
-    After a wait for the device it is what asked for the wait.
-    """
+    """Return idle time by reason and by what the host did, or what had made it wait, meanwhile."""
     rows: list[tuple[str, str, int]] = []
     for reason in ("data", "sync", "launch", "host"):
         mine = gaps.filter(reason=reason).sort("begin", maintain_order=True)
@@ -197,11 +187,10 @@ def _by_name(gaps: pl.DataFrame, host: HostTime) -> pl.DataFrame:
 def critical_path(trace: Trace, steps: Steps, host: HostTime, launch: Indices) -> pl.DataFrame:
     """Return the time on the critical path of a typical step, followed backwards from its end.
 
-    The host did what it did until it last waited for the device; there the path goes to the event
-    of the device that it waited for. That event began when the one before it on the device had
-    ended, or when the host had launched it, whichever was later. ``where`` is host, device, or
-    launch (from the host's call to its beginning), ``part`` a category of the host, a part of the
-    device, or waiting.
+    The path follows the host back to its last wait for the device, and then the event of the device
+    that it waited for. That event began after the one before it on the device had ended and after
+    the host had launched it. ``where`` is host, device, or launch (from the host's call to the
+    beginning); ``part`` is a category of the host, a part of the device, or waiting.
     """
     place = typical(steps)
     begin, end = int(steps.begin[place]), int(steps.end[place])
@@ -217,19 +206,19 @@ def critical_path(trace: Trace, steps: Steps, host: HostTime, launch: Indices) -
     schema = {"where": pl.String, "part": pl.String, "time": pl.Int64}
     frame = pl.DataFrame(rows, schema=schema, orient="row").filter(pl.col("time") > 0)
     if frame["time"].sum() != end - begin:
-        raise AssertionError("the critical path misses its step")
+        raise AssertionError("the critical path does not add up to its step")
     return by_time(frame, "where", "part").drop("count")
 
 
 def critical_stretches(
     trace: Trace, host: HostTime, launch: Indices, begin: int, end: int
 ) -> Iterator[tuple[str, int, int, int]]:
-    """Yield where, begin, end, and the row of a device event or nothing, from the end on."""
-    work = np.flatnonzero(trace.on_device & (trace.duration > 0))
-    ends = trace.ends(work)
-    work = work[(ends > begin) & (ends <= end)]
-    work = work[np.argsort(trace.ends(work), kind="stable")]
-    ends = trace.ends(work)
+    """Yield where, begin, end, and the row of a device event or nothing, from the end backwards."""
+    ends = trace.begin + trace.duration
+    inside = trace.on_device & (trace.duration > 0) & (ends > begin) & (ends <= end)
+    work = np.flatnonzero(inside)
+    work = work[np.argsort(ends[work], kind="stable")]
+    ends = ends[work]
 
     def last_until(time: int) -> int:
         place = int(np.searchsorted(ends, time, side="right")) - 1

@@ -1,8 +1,7 @@
-"""The host's time: what every moment of a step was for, by the names of events.
+"""The host's time: what every moment of a step is spent on, by the names of events.
 
-It is the time of the thread that the steps are on. Where that thread only waits for the threads
-that run the backward, it is theirs; where it waits for a collective of the host, it is the
-collective's. Also here: where the host waits for the device.
+This is the time of the thread that runs the steps. While that thread only waits for the threads of
+the backward, the time is theirs; while it waits for a collective of the host, it is communication.
 """
 
 from __future__ import annotations
@@ -21,19 +20,17 @@ from deltacell.profile.trace.self_time import Covered, Nesting, Timeline, climb,
 from deltacell.profile.trace.steps import Steps
 from deltacell.profile.trace.trace import NAMES, NOTHING, Kind, Trace
 
+# The longest pause between two operators that belongs to the forward: this share of a step, within
+# bounds in nanoseconds.
 PAUSE = (100_000, 500_000, 0.02)
-"""How long a pause between two operators of the forward may be and belong to it: nanoseconds at
-least and at most, and the share of a step."""
-
-BARE = 0.02  # the share of a step from which a stretch without events is named by its neighbours
+BARE = 0.02  # a longer share of a step without events is named by its neighbours
 NOT_RECORDED = "(nothing recorded)"  # the name of moments in which no event is open
-
 
 Categories = npt.NDArray[np.int8]
 
 
 class Category(IntEnum):
-    """What time is spent on; every moment of a step has one category."""
+    """What time is spent on; every moment of a step has exactly one category."""
 
     data_loading, transfer, preparation, forward, loss, backward = range(6)
     communication, optimizer, logging, validation, checkpoint, other = range(6, 12)
@@ -51,17 +48,15 @@ _TITLES = {
     "logging": "logging and callbacks",
     "checkpoint": "checkpoints and figures",
 }
-CATEGORY_OF_PHASE = {
-    "data_wait" if one is Category.data_loading else one.name: one for one in Category
-}
-"""The category of each phase of `deltacell.profile.phase_rows.PHASES`."""
+# The category of each phase of `deltacell.profile.phase_rows.PHASES`.
+CATEGORY_OF_PHASE = {"data_wait": Category.data_loading} | {x.name: x for x in list(Category)[1:]}
 
 
 def classify(name: str, kind: Kind) -> Category | None:
     if kind not in _RULES:
         return None
     if len(name) > _LONG:
-        # Names are untrusted, and the telling part is at an end.
+        # Names are untrusted, and their beginning and end are what matters.
         name = name[: _LONG // 2] + name[-_LONG // 2 :]
     if name.startswith("phase.") and kind is not Kind.python:
         return CATEGORY_OF_PHASE.get(name[6:])
@@ -69,7 +64,7 @@ def classify(name: str, kind: Kind) -> Category | None:
 
 
 def own_categories(trace: Trace) -> Categories:
-    # There are many times fewer names than events, so these fit into int32.
+    # There are far fewer names than events, so these numbers fit into int32.
     pairs = trace.name * np.int32(len(Kind)) + trace.kind
     found = np.full(len(trace.names) * len(Kind), NOTHING, dtype=np.int8)
     for pair in np.flatnonzero(np.bincount(pairs)).tolist():
@@ -80,9 +75,9 @@ def own_categories(trace: Trace) -> Categories:
 
 
 def categories(trace: Trace, nesting: Nesting, own: Categories) -> Categories:
-    """Return the category of the nearest classified ancestor of each event, itself included.
+    """Return the category of each event, or of its nearest classified ancestor.
 
-    Calls that send a batch to the device are a transfer where no ancestor is classified.
+    Calls that send a batch to the device are a transfer unless an ancestor is classified.
     """
     found = nearest(own, nesting)
     to_device = trace.named(lambda name: "HtoD" in name or "HostToDevice" in name)
@@ -98,7 +93,6 @@ def categories(trace: Trace, nesting: Nesting, own: Categories) -> Categories:
 
 
 def nearest(own: Categories, nesting: Nesting) -> Categories:
-    """Return the category of each event, or of its nearest ancestor that has one."""
     return own[climb(own == NOTHING, nesting.parent)]
 
 
@@ -113,13 +107,13 @@ _RULES = {
     Kind.operator: _PATTERNS["both"] + _PATTERNS["operator"],
     Kind.python: _PATTERNS["python"],
 }
-# Whether a range is the wait for the next batch; whether a name is that of a collective.
+# Whether a name is that of the wait for the next batch, or of a collective.
 is_loader = dict(_PATTERNS["both"])[Category.data_loading].search
 is_collective = dict(_PATTERNS["both"])[Category.communication].search
 
 
 def by_time(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
-    """Return the ``time`` and the ``count`` of rows by keys, the longest time first."""
+    """Return the total ``time`` and the ``count`` of rows by keys, the longest time first."""
     count = pl.len().cast(pl.Int64).alias("count")
     found = frame.group_by(*keys).agg(count, pl.sum("time"))
     return found.sort("time", *keys, descending=[True, *(False for _ in keys)])
@@ -127,16 +121,16 @@ def by_time(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
 
 @dataclass(frozen=True, eq=False)
 class HostTime:
-    """Consecutive pieces of time that fill all steps, one entry per piece."""
+    """Consecutive pieces of time that fill all steps, with one entry per piece."""
 
     begin: Ints
     end: Ints
     row: Indices  # the event that the piece belongs to, or NOTHING
     category: Categories
-    step: Indices  # the place of the step
+    step: Indices  # the index of the step
     name: Indices  # what the host did, as an index into names
     names: list[str]  # for people
-    loader: Ints  # nanoseconds of each step that the training was in its loader
+    loader: Ints  # nanoseconds of each step spent in the loader
     helpers: tuple[int, ...]  # the threads that ran the backward
     events: Categories  # the category of each event of the trace, or NOTHING
 
@@ -151,7 +145,7 @@ class HostTime:
         return places, inside
 
     def spent(self, steps: Steps) -> pl.DataFrame:
-        """Return the time in counted steps by name and category; ``count`` is of events."""
+        """Return the time in counted steps and the ``count`` of events by name and category."""
         names = pl.Series(self.names, dtype=pl.String)
         titles = pl.Series([category.title for category in Category])
         return (
@@ -175,7 +169,10 @@ def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
     helpers = np.unique(trace.thread[backward & (trace.thread != steps.thread)]).tolist()
     main = timeline(trace, nesting, steps.thread)
     others = [timeline(trace, nesting, lane) for lane in helpers]
-    collectives = _collectives(trace, nesting, steps)
+    # Collectives of the host run beside its thread; ranges of NCCL only launch work on the device.
+    beside = trace.named(lambda x: is_collective(x) and not x.startswith(("nccl:", "rccl:")))
+    beside &= (trace.kind == Kind.annotation) & (nesting.lane != steps.thread)
+    collectives = Covered.union(trace.begin[beside], trace.ends(beside))
     bounds = (steps.begin, steps.end, collectives.begin, collectives.end)
     times, _ = distinct(np.concatenate([*bounds, *(line.times for line in (main, *others))]))
     # The bounds of steps are among the times, so a piece lies in one step or in none.
@@ -203,7 +200,7 @@ def _busy(
     row = main.at(begin)
     category = np.where(row >= 0, found[row], np.int8(NOTHING))
     kind = trace.kind[row]
-    # Nothing is at work, or only a range that others may be at work in.
+    # Nothing is running, or only a range in which other threads may be working.
     waits = (row < 0) | (kind == Kind.annotation) | (kind == Kind.python)
     waits &= (category == NOTHING) | (category == Category.backward)
     for line in others:
@@ -219,18 +216,16 @@ def _busy(
 def _with_forward(
     trace: Trace, nesting: Nesting, steps: Steps, own: Categories, found: Categories
 ) -> Categories:
-    """Classify as forward what has a backward later in the same step, where no name tells.
+    """Classify unclassified operators as forward if their backward follows in the same step.
 
-    An operator that needs no gradient has the number of the next one that does, so the last of
-    those with one number is meant, with all that lies in it.
+    An operator that needs no gradient has the number of the next one that does, so only the last
+    operator with a number, and everything inside it, belongs to the forward.
     """
     numbered = trace.sequence >= 0
     back = np.flatnonzero(numbered & (own == Category.backward))
     untold = numbered & (found == NOTHING)
     untold &= (trace.kind == Kind.operator) & (trace.thread == steps.thread)
     rows = np.flatnonzero(untold)
-    if not len(back) or not len(rows):
-        return found
     most = int(trace.sequence.max()) + 1
 
     def key(these: Ints) -> Ints:
@@ -240,7 +235,7 @@ def _with_forward(
     keys = key(rows)
     meant = np.isin(keys, key(back))
     rows, keys = rows[meant], keys[meant]
-    # Rows are by beginning: of those with one key the last that lies in none of the others.
+    # Rows are sorted by beginning. Of those with one key, keep the last that no other one encloses.
     outer = nesting.parent[rows]
     inside = np.isin(outer, rows)
     inside[inside] = keys[np.searchsorted(rows, outer[inside])] == keys[inside]
@@ -251,24 +246,11 @@ def _with_forward(
     return nearest(named, nesting)
 
 
-def _collectives(trace: Trace, nesting: Nesting, steps: Steps) -> Covered:
-    """Return when a collective of the host runs beside the thread of the steps."""
-    # Those of NCCL are only the launch; what they launch is on the device.
-    rows = trace.named(lambda name: is_collective(name) and not name.startswith(("nccl:", "rccl:")))
-    rows &= (trace.kind == Kind.annotation) & (nesting.lane != steps.thread)
-    chosen = np.flatnonzero(rows)
-    return Covered.union(trace.begin[chosen], trace.ends(chosen))
-
-
 def _exposed(
     own: Categories, row: Indices, waits: Bools, begin: Ints, collectives: Covered
 ) -> Bools:
-    """Return where the host waits for a collective, and not only between two of its operators."""
-    if not len(collectives.begin):
-        return np.zeros(len(begin), dtype=bool)
-    place = np.searchsorted(collectives.begin, begin, side="right") - 1
-    is_open = (place >= 0) & (begin < collectives.end[place])
-    # The backward continues where the next thing at work is one of its operators.
+    """Return where the host waits for a collective, except between operators of the backward."""
+    is_open = collectives.within(begin, begin + 1) > 0
     works = np.flatnonzero(~waits)
     following = np.searchsorted(works, np.arange(len(row)))
     after = np.append(row[works], NOTHING)[following]
@@ -278,10 +260,10 @@ def _exposed(
 
 
 def _fill(category: Categories, step: Indices, begin: Ints, end: Ints, pause: float) -> None:
-    """Give unclassified pieces the category before and after them where both are the same.
+    """Extend forward and backward over unclassified pieces between two pieces of the same category.
 
-    Only forward and backward: their operators have Python between them that no range holds. A long
-    pause in the forward may be anything, so it is not filled.
+    Such a piece is Python code between operators. A long pause in the forward can be anything, so
+    it is not filled.
     """
     told = np.flatnonzero(category != NOTHING).astype(np.int32)
     untold = np.flatnonzero(category == NOTHING).astype(np.int32)
@@ -306,16 +288,16 @@ def _names(
 ) -> tuple[Indices, list[str]]:
     """Name every piece of the host's time for people.
 
-    A call into the driver is its operator. Python is the innermost function that is not of a
-    library, or one whose name tells its purpose, such as ``torch.save``. Where nothing is recorded,
-    it is what lies before and after.
+    A call into the driver is named by its operator, Python code by the innermost function that is
+    not in a library or that has a known purpose, such as ``torch.save``, and a stretch without
+    events by its neighbours.
     """
     plain = plain_names(trace)
     shown = [_SPOKEN.sub(r"torch.\1", name) if len(name) < 300 else name for name in plain]
     known: dict[str, int] = {}
     codes = [known.setdefault(name, len(known)) for name in (*shown, NOT_RECORDED)]
     names = list(known)
-    # The last place is that of no event.
+    # The last entry stands for no event.
     piece = np.append(_named_by(trace, nesting), np.int32(NOTHING))[row]
     code = np.array(codes, dtype=np.int32)[np.append(trace.name, np.int32(len(shown)))[piece]]
     bare = np.flatnonzero(piece < 0)
@@ -331,7 +313,7 @@ def _names(
 
 
 def _named_by(trace: Trace, nesting: Nesting) -> Indices:
-    """Return the event whose name tells what each is about; `NOTHING` where none."""
+    """Return the event that names each event, or `NOTHING`."""
     above = np.where(nesting.parent >= 0, trace.kind[nesting.parent], np.int8(NOTHING))
     climbs = trace.kind == Kind.runtime
     climbs |= trace.named(lambda name: name == "aten::_local_scalar_dense")
@@ -361,7 +343,7 @@ _SPOKEN = re.compile(r"^.*torch/serialization\.py\(\d+\): (save|load)$", re.DOTA
 
 
 def plain_names(trace: Trace) -> list[str]:
-    """Return the names of a trace without what differs between runs and vendors."""
+    """Return the names of a trace without addresses, step numbers and vendors."""
     names = (_STEP.sub("ProfilerStep", name) for name in trace.names)
     names = (_ADDRESS.sub("", name) if " at 0x" in name else name for name in names)
     return [_VENDOR.sub("cuda", name).replace("rccl", "nccl") for name in names]
@@ -371,19 +353,18 @@ def waiting_calls(trace: Trace) -> Bools:
     """Return which events are calls that wait for the device, including blocking copies."""
     is_call = trace.kind == Kind.runtime
     waits: Bools = trace.named(lambda name: _CALLS.match(name[:101])) & is_call
-    # A copy to pageable memory of the host returns when it is done.
+    # A copy to pageable memory of the host is blocking.
     to_host = trace.named(lambda name: _TO_HOST.search(name[:200])) & (trace.kind == Kind.copy)
     copies = trace.correlation[to_host]
-    if len(copies):
-        waits[is_call] |= np.isin(trace.correlation[is_call], copies[copies >= 0])
+    waits[is_call] |= np.isin(trace.correlation[is_call], copies[copies >= 0])
     return waits
 
 
 def sync_points(trace: Trace, nesting: Nesting, steps: Steps) -> pl.DataFrame:
-    """Return where the host waits for the device in counted steps, by time waited.
+    """Return where the host waits for the device in counted steps, the longest wait first.
 
-    The ``operation`` is the outermost operator around the ``call`` that waits, ``site`` the file,
-    line and function where the trace has stacks.
+    The ``operation`` is the outermost operator around the ``call`` that waits; ``site`` is the
+    file, line and function if the trace has stacks.
     """
     calls = np.flatnonzero(waiting_calls(trace))
     calls = calls[steps.in_counted(trace.begin[calls])]

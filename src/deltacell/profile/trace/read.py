@@ -1,4 +1,4 @@
-"""Reading traces of PyTorch's profiler, of any version since 1.8: one process, or all ranks."""
+"""Read traces of PyTorch's profiler, of any version since 1.8: of one process or of all ranks."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from deltacell.words import Progress, count_text
 def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Trace:
     """Read the trace of one process: a Chrome trace as PyTorch writes it, plain or gzip.
 
-    It is read in pieces, so that memory holds the columns and a few megabytes of text, and large
-    plain files by one process per core, at most four. What is wrong with the file and can be read
-    around is in the trace's warnings.
+    The file is read in pieces, so memory holds the columns and a few megabytes of text. Large plain
+    files are read by up to four processes. Problems that do not prevent reading become warnings.
     """
     path = Path(path)
     try:
@@ -34,10 +33,10 @@ def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None
         what = f"the trace cannot be read: {error.strerror or error}"
         raise InputError(what, code="unreadable-file", where=path) from error
     fields = table.finish()
-    table.left_out["not a valid event"] += decoder.lost
+    table.left_out["invalid events"] += decoder.lost
     notices = tuple(_warnings(decoder, table))
     if not len(fields["begin"]):
-        fix = " ".join(notices) or "Check the profiler's schedule, and record again."
+        fix = " ".join(notices) or "Check the profiler's schedule and record again."
         what = "the trace has no event with a duration"
         raise InputError(what, code="no-events", where=path, fix=fix)
     about = decoder.about
@@ -68,8 +67,7 @@ def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None
 def read_traces(path: str | os.PathLike[str], *, progress: Progress | None = None) -> list[Trace]:
     """Read the traces of all ranks of one run, by rank.
 
-    Missing ranks are named in the warnings of every trace. Several profiler cycles of a rank are
-    read as one trace.
+    The warnings of every trace list missing ranks. Several profiler cycles of a rank are merged.
     """
     path = Path(path)
     files = _find(path)
@@ -103,9 +101,8 @@ def missing_ranks(traces: Sequence[Trace]) -> list[str]:
     size = max([*sizes, *(rank + 1 for rank in ranks)], default=0)
     if not ranks or len(ranks) >= size:
         return []
-    missing = _ranges(set(range(size)) - ranks)
-    verb = "is" if len(ranks) == 1 else "are"
-    return [f"Of {size} ranks only {_ranges(ranks)} {verb} here; missing: {missing}."]
+    missing = set(range(size)) - ranks
+    return [f"Traces of {len(missing)} of {size} ranks are missing: {_ranges(missing)}."]
 
 
 def _ranges(numbers: Iterable[int]) -> str:
@@ -124,15 +121,14 @@ def _read(decoder: Decoder, progress: Progress | None = None) -> tuple[Decoder, 
     return decoder, table
 
 
-PART = 4 << 20
-"""Bytes that a process reads at a time where a file has at least four such parts."""
+PART = 4 << 20  # bytes that a process reads at a time; smaller files are read by one process
 
 
 def _read_in_parts(path: Path, progress: Progress | None) -> tuple[Decoder, Table] | None:
-    """Read a large plain file with one process per core; None if one has to read all of it.
+    """Read a large plain file with one process per core; None if a single process has to read it.
 
-    Of n processes each reads every n-th part. If a part is damaged or does not end between two
-    events, the parts after it cannot be trusted.
+    Each of n processes reads every n-th part. After a part that is damaged or does not end between
+    two events, the other parts cannot be trusted.
     """
     can_fork = hasattr(os, "sched_getaffinity") and not multiprocessing.current_process().daemon
     n = min(4, len(os.sched_getaffinity(0))) if can_fork else 1
@@ -158,10 +154,8 @@ def _read_in_parts(path: Path, progress: Progress | None) -> tuple[Decoder, Tabl
             given += decoder.given
             if progress is not None:
                 progress(f"reading {path.name}", given, parts[-1].begin)
-            is_good = "traceEvents" in about and not (
-                decoder.lost or decoder.repaired or decoder.cut
-            )
-            if not is_good or decoder.closed != (part.end is None):
+            is_damaged = decoder.lost or decoder.repaired or decoder.cut
+            if is_damaged or "traceEvents" not in about or decoder.closed != (part.end is None):
                 return None
     except EOFError:
         return None
@@ -175,7 +169,7 @@ def _read_in_parts(path: Path, progress: Progress | None) -> tuple[Decoder, Tabl
 
 
 def _send(back: Connection, to: Connection, parts: Sequence[Decoder]) -> None:
-    # Without another reader, sending fails as soon as the parent is gone.
+    # Without another reader, sending fails once the parent has exited.
     back.close()
     with suppress(Exception):
         for part in parts:
@@ -199,11 +193,11 @@ def _parts(path: Path) -> list[Decoder]:
 def _warnings(decoder: Decoder, table: Table) -> Iterator[str]:
     if decoder.cut or decoder.damage:
         why = f" ({decoder.damage})" if decoder.damage else ""
-        yield f"The file is cut off{why}: what stands before the cut was read."
+        yield f"The file is cut off{why}; everything before the cut was read."
     if decoder.repaired:
-        yield "The file has characters or numbers that JSON does not allow: corrected."
+        yield "The file has characters or numbers that JSON does not allow; they were corrected."
     if decoder.unclear:
-        yield "The file's description of itself could not be decoded completely."
+        yield "The file's metadata could not be decoded completely."
     for why, count in table.left_out.items():
         if count:
             yield f"{count_text(count, 'event was', 'events were')} left out: {why}."
@@ -220,15 +214,13 @@ def _int(said: Any, key: str) -> int | None:
 
 
 def _find(path: Path) -> list[Path]:
-    if not path.exists():
-        raise InputError("no such file or directory", code="missing-file", where=path)
     if not path.is_dir():
         return [path]
     folder = path / "traces" if (path / "traces").is_dir() else path
     files = [f for f in sorted(folder.iterdir()) if f.name.endswith((".json", ".json.gz"))]
     if not (files := [f for f in files if f.is_file() and f.name[0] != "."]):
-        fix = "Expected files that end in .json or .json.gz."
-        raise InputError("this directory has no trace", code="no-trace", where=folder, fix=fix)
+        what = "no file in this directory ends in .json or .json.gz"
+        raise InputError(what, code="no-trace", where=folder)
     return files
 
 
@@ -236,11 +228,11 @@ def _check_recorded(trace: Trace) -> None:
     is_step = trace.named(lambda name: name.startswith("ProfilerStep"))
     if ((trace.kind != Kind.other) & ~is_step).any():
         return
-    what = "the profiler recorded no operation beside its steps"
+    what = "the profiler recorded no operation besides its steps"
     if trace.strange:
-        told = ", ".join(f"'{name}'" for name in list(trace.strange)[:3])
-        what = f"this Chrome trace is not of PyTorch's profiler: its events are of {told}"
-    fix = "Check the profiler's activities and schedule, and record again."
+        found = ", ".join(f"'{name}'" for name in list(trace.strange)[:3])
+        what = f"this Chrome trace is not of PyTorch's profiler: its events are of {found}"
+    fix = "Check the profiler's activities and schedule and record again."
     raise InputError(what, code="nothing-recorded", where=trace.path, fix=fix)
 
 
@@ -250,9 +242,9 @@ def _check_one_run(groups: Mapping[int | None, Sequence[Trace]], path: Path) -> 
     known = None not in groups or len(groups) == 1
     if known and len(sizes) < 2 and all(map(_are_cycles, groups.values())):
         return
-    told = ", ".join(f"{t.path.name} is rank {t.rank} of {t.world_size}" for t in traces[:4])
-    what = f"the {len(traces)} traces of this directory are not one run's"
-    fix = f"{told.replace('None', '?')}: name one file, or separate the runs."
+    found = ", ".join(f"{t.path.name} is rank {t.rank} of {t.world_size}" for t in traces[:4])
+    what = f"the {len(traces)} traces of this directory are not from one run"
+    fix = f"{found.replace('None', '?')}: give one file, or separate the runs."
     raise InputError(what, code="not-one-run", where=path, fix=fix)
 
 

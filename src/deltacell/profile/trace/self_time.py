@@ -1,8 +1,8 @@
-"""Self time: the one event that every moment of a thread belongs to.
+"""Self time: assign every moment of a thread to exactly one event.
 
 A moment belongs to the open event that began last, which is the innermost one where events nest.
-An event that begins inside another and ends after it takes over at its beginning, and the other is
-cut there. So the self times of a thread always add up to the union of its events.
+Where an event begins inside another and ends after it, the other one is cut at that beginning. So
+the self times of a thread always add up to the union of its events.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
 @dataclass(frozen=True, eq=False)
 class Nesting:
-    """How the events of a trace lie in one another, one entry per event."""
+    """How the events of a trace nest, with one entry per event."""
 
-    # The thread; collectives beside the thread that started them have lanes of their own, from
-    # the number of threads on.
+    # The thread. Collectives that run beside it are in separate lanes, from len(threads) on.
     lane: Indices
-    # The event that each lies in. One that ends after it counts if at least half of it is inside.
+    # The enclosing event. It may end before its child if it holds at least half of it.
     parent: Indices
     within: Indices  # the event that continues when this one ends
     cut: Ints  # the end after cutting
@@ -34,12 +33,9 @@ class Nesting:
 
 def nest(trace: Trace) -> Nesting:
     count = len(trace)
-    lane = trace.thread
-    beside = trace.named(re.compile(r"(gloo|mpi|ucc|xccl):").match) & (
-        trace.kind == Kind.annotation
-    )
-    if beside.any():
-        lane = np.where(beside, lane + len(trace.threads), lane).astype(np.int32)
+    beside = trace.named(re.compile(r"(gloo|mpi|ucc|xccl):").match)
+    beside &= trace.kind == Kind.annotation
+    lane = np.where(beside, trace.thread + np.int32(len(trace.threads)), trace.thread)
     parent, within = (np.full(count, NOTHING, dtype=np.int32) for _ in range(2))
     cut = trace.begin + np.maximum(trace.duration, 0)
     own = np.zeros(count, dtype=np.int64)
@@ -65,9 +61,9 @@ def nest(trace: Trace) -> Nesting:
 
 
 def climb(climbs: Bools, parent: Indices) -> Indices:
-    """Return the nearest of each event and its ancestors that does not climb, or the top."""
+    """Return the nearest of each event and its ancestors that does not climb, or the root."""
     place = np.where(climbs & (parent >= 0), parent, np.arange(len(parent), dtype=np.int32))
-    # Twice as far each time, so the deepest stack takes a few rounds.
+    # The distance doubles each time, so even a deep stack takes few rounds.
     while not np.array_equal(further := place[place], place):
         place = further
     return place
@@ -75,10 +71,7 @@ def climb(climbs: Bools, parent: Indices) -> Indices:
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """The event that every moment belongs to: from each time to the next, or `NOTHING`.
-
-    The first time is before all others.
-    """
+    """The event from each time to the next, or `NOTHING`; the first time is before all others."""
 
     times: Ints
     row: Indices
@@ -103,7 +96,7 @@ def timeline(trace: Trace, nesting: Nesting, lane: int) -> Timeline:
 
 def _by_lane(lane: Indices) -> Iterator[Indices]:
     count = int(lane.max()) + 1 if len(lane) else 0
-    # Short numbers are sorted many times faster.
+    # NumPy sorts 16-bit numbers many times faster.
     short = lane.astype(np.int16) if count < 2**15 else lane
     order = np.argsort(short, kind="stable").astype(np.int32)
     end = 0
@@ -114,10 +107,7 @@ def _by_lane(lane: Indices) -> Iterator[Indices]:
 
 
 def _parents(begin: Ints, end: Ints) -> Indices:
-    """Return the innermost event that each lies in, which is right where all of them nest.
-
-    Where they do not, some event ends after its parent.
-    """
+    """Return the innermost enclosing events, which are wrong where an event ends after its own."""
     parent = np.full(len(begin), NOTHING, dtype=np.int32)
     lasting = np.flatnonzero(end > begin).astype(np.int32)
     starts, stops = begin[lasting], end[lasting]
@@ -139,7 +129,7 @@ def _parents(begin: Ints, end: Ints) -> Indices:
 def _cut(begin: Ints, end: Ints) -> tuple[Ints, Indices]:
     """End every event where a later one begins that outlasts it.
 
-    Returns the ends and, for an event that cuts others, the innermost that holds half of it.
+    Returns the ends and, for an event that cuts others, the innermost one that holds half of it.
     """
     begins, ends = begin.tolist(), end.tolist()
     cut = list(ends)
@@ -161,7 +151,7 @@ def _cut(begin: Ints, end: Ints) -> tuple[Ints, Indices]:
 
 @dataclass(frozen=True, eq=False)
 class Covered:
-    """A union of intervals that do not touch, by time."""
+    """A union of intervals, as sorted intervals that do not touch."""
 
     begin: Ints
     end: Ints
@@ -182,7 +172,7 @@ class Covered:
     def until(self, times: Ints) -> Ints:
         length = offsets_of(self.end - self.begin)
         place = np.searchsorted(self.begin, times, side="right")
-        # Before the first interval nothing is over.
+        # No interval ends before the first one.
         ends = np.append(np.iinfo(np.int64).min, self.end)
         covered: Ints = length[place] - np.maximum(ends[place], times) + times
         return covered

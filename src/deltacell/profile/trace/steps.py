@@ -1,4 +1,4 @@
-"""Steps: where each training step of a trace begins and ends, and which of them count."""
+"""Find where each training step of a trace begins and ends, and which steps count."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 from deltacell.arrays import Bools, Ints
 from deltacell.profile.trace.trace import Kind, Trace
 
-WARM_UP = 1.4  # times the median of the steps after the first, from which one is warm-up
+WARM_UP = 1.4  # a leading step of this many times the median after the first step is warm-up
 
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The steps of a trace by time, in nanoseconds."""
+    """The steps of a trace, in nanoseconds."""
 
     begin: Ints
     end: Ints
     number: Ints  # as the program numbers them, or from 0
     counted: Bools  # neither warm-up nor cut off; at least one step counts
     how: str  # how they were found
-    thread: int  # the thread of the steps, which everything waits for
+    thread: int  # the thread that runs the steps
     cut: tuple[tuple[int, str], ...]  # numbers of steps that do not count, and why
 
     def __len__(self) -> int:
@@ -33,7 +33,7 @@ class Steps:
         return self.end - self.begin
 
     def place(self, times: Ints) -> Ints:
-        """Return the place of the step that each time lies in; -1 outside of all."""
+        """Return the index of the step that contains each time; -1 outside all steps."""
         step = np.searchsorted(self.begin, times, side="right") - 1
         return np.where((step >= 0) & (times < self.end[step]), step, -1)
 
@@ -45,12 +45,12 @@ class Steps:
 def find_steps(trace: Trace) -> Steps:
     """Find the steps of a trace.
 
-    They are its ``ProfilerStep`` ranges; else ranges named as steps that follow one another; else
-    they end with the last optimizer of each round; else the whole trace is one step.
+    Steps are the ``ProfilerStep`` ranges; without these, consecutive ranges named as steps; without
+    these, they end with the last optimizer of each round; otherwise the whole trace is one step.
 
-    The first step is cut because the profiler starts in it. So are leading steps of at least
-    `WARM_UP` times the median of those after the first, up to half of the steps, and a last step
-    with less than half the time and half the events of the others. The only step is never cut.
+    The first step is cut because the profiler starts in it. Also cut are leading steps of at least
+    `WARM_UP` times the median after the first step, up to half of the steps, and a last step with
+    less than half the time and half the events of the others. A single step is never cut.
     """
     found = _profiler_steps(trace) or _named_steps(trace) or _optimizer_steps(trace)
     begin, end, number, how, thread = found or _whole(trace)
@@ -81,7 +81,7 @@ _OPTIMIZER_FUNCTION = re.compile(r"torch/optim/\w+\.py\(\d+\): step$")
 
 
 def _rows(trace: Trace, pattern: re.Pattern[str], *kinds: Kind) -> tuple[Ints, int]:
-    # Names are untrusted, and the wanted ones are short.
+    # Names are untrusted, and those of steps are short.
     named = trace.named(lambda name: len(name) <= 1000 and pattern.search(name))
     rows = np.flatnonzero(named & np.isin(trace.kind, kinds))
     thread = int(np.bincount(trace.thread[rows]).argmax()) if len(rows) else 0
@@ -101,9 +101,9 @@ def _profiler_steps(trace: Trace) -> _Found | None:
     if not len(rows):
         return None
     begin, end = trace.begin[rows], trace.ends(rows)
-    # One that outlasts the beginning of the next would be counted twice.
+    # Time after the beginning of the next step would count twice.
     end[:-1] = np.minimum(end[:-1], begin[1:])
-    # Names are untrusted: only as many digits as a column holds.
+    # Names are untrusted, and a column holds 18 digits.
     numbers = [int(trace.text(row).rpartition("#")[2][-18:]) for row in rows.tolist()]
     lasting = end > begin
     return begin[lasting], end[lasting], np.array(numbers)[lasting], "ProfilerStep", thread
@@ -115,7 +115,7 @@ def _named_steps(trace: Trace) -> _Found | None:
     rows = rows[trace.duration[rows] > 0]
     if len(rows) < 2:
         return None
-    # From one beginning to the next, because the wait for a batch may lie between.
+    # From one beginning to the next, because the wait for a batch may lie in between.
     begin = trace.begin[rows]
     end = np.append(begin[1:], trace.ends(rows[-1]))
     name = re.sub(r"\d+", "*", trace.text(int(rows[0])))
@@ -129,7 +129,7 @@ def _optimizer_steps(trace: Trace) -> _Found | None:
     if not len(rows):
         return None
     rows = _outermost(trace, rows)
-    # Several optimizers take turns; a round ends with the one that the trace ends with.
+    # Several optimizers take turns; a round ends with the last optimizer of the trace.
     last = rows[trace.name[rows] == trace.name[rows[-1]]]
     end = trace.ends(last)
     begin = np.append(trace.begin[trace.thread == thread].min(), end[:-1])
@@ -141,8 +141,8 @@ def _optimizer_steps(trace: Trace) -> _Found | None:
 
 
 def _whole(trace: Trace) -> _Found:
-    rows = np.flatnonzero(trace.kind != Kind.other)
-    rows = rows if len(rows) else np.arange(len(trace))
+    known = trace.kind != Kind.other
+    rows = np.flatnonzero(known if known.any() else ~known)
     host = np.array([not thread.is_device for thread in trace.threads], dtype=bool)
     weights = np.maximum(trace.duration[rows], 0) * host[trace.thread[rows]]
     busy = np.bincount(trace.thread[rows], weights=weights)
@@ -161,11 +161,11 @@ def _uncounted(wall: Ints, events: Ints) -> list[tuple[int, str]]:
     for place in range(whole // 2):
         times = wall[place] / rest if rest else float("inf")
         if times >= WARM_UP:
-            cut.append((place, f"warm-up: {times:.1f} times the median after the first step"))
+            cut.append((place, f"warm-up, {times:.1f} times the median after the first step"))
         elif place == 0:
             cut.append((place, "the profiler starts in it"))
         else:
             break
     if whole < len(wall):
-        cut.append((whole, "it is incomplete: the profiler stopped in it"))
+        cut.append((whole, "the profiler stopped in it"))
     return cut

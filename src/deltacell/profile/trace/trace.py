@@ -1,4 +1,4 @@
-"""A trace as columns: one row per event, names interned."""
+"""A trace as columns with one row per event and interned names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOTHING = -1  # the value of a column of numbers where an event has none
 
 
 class Kind(IntEnum):
-    """What an event is, whatever the version of PyTorch called its category."""
+    """What an event is, independent of how a version of PyTorch names its category."""
 
     operator = 0
     runtime = 1  # a call of the host into CUDA or ROCm
@@ -30,7 +30,7 @@ class Kind(IntEnum):
     copy = 3
     fill = 4
     annotation = 5  # a named range of the host
-    device_annotation = 6  # the same range as the device saw it
+    device_annotation = 6  # the copy of such a range on the device
     python = 7
     other = 8  # such as the profiler's own overhead
 
@@ -49,13 +49,9 @@ class Thread:
     device: int | None = None
 
 
-def _no_codes() -> Indices:
-    return np.empty(0, dtype=np.int32)
-
-
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Events of one process by beginning; of those that begin together the longest is first.
+    """Events of one process, sorted by beginning and then from the longest to the shortest.
 
     Columns have one entry per event. Times are in nanoseconds, and the first event begins at 0.
     """
@@ -77,10 +73,10 @@ class Trace:
     device_name: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the profiler
     warnings: tuple[str, ...] = ()
-    stack: Indices = field(default_factory=_no_codes)  # of old traces, or empty
-    stacks: tuple[str, ...] = ()  # calls separated by ";", the innermost first
-    shape: Indices = field(default_factory=_no_codes)  # of operators' inputs, or empty
-    shapes: tuple[tuple[str, str], ...] = ()  # sizes and types as written
+    stack: Indices = field(default_factory=lambda: np.empty(0, np.int32))  # or empty
+    stacks: tuple[str, ...] = ()  # in old traces: calls separated by ";", the innermost first
+    shape: Indices = field(default_factory=lambda: np.empty(0, np.int32))  # or empty
+    shapes: tuple[tuple[str, str], ...] = ()  # sizes and types of operators' inputs, as written
     damage: str = ""  # why events are missing, if any are
     strange: Mapping[str, int] = field(default_factory=dict)  # events of unknown categories
     cycles: tuple[int, ...] = (0,)  # when each profiler cycle begins
@@ -89,7 +85,7 @@ class Trace:
     def __len__(self) -> int:
         return len(self.begin)
 
-    def ends(self, rows: Ints | Indices) -> Ints:
+    def ends(self, rows: Ints | Indices | Bools) -> Ints:
         found: Ints = self.begin[rows] + self.duration[rows]
         return found
 
@@ -110,9 +106,9 @@ class Trace:
 
 
 def recoded(known: dict[Any, int], items: Iterable[Any], column: Indices) -> Indices:
-    """Return codes of items as codes of those known, to which new ones are added."""
+    """Translate codes of items to those of the known items, to which new ones are added."""
     codes = [known.setdefault(one, len(known)) for one in items]
-    # The last place is that of no code.
+    # The last entry stands for no code.
     found: Indices = np.array([*codes, NOTHING], dtype=np.int32)[column]
     return found
 
@@ -144,12 +140,12 @@ def merge_cycles(cycles: Sequence[Trace]) -> Trace:
     for name, parts in columns.items():
         if joined.get(f"{name}s", True):
             joined[name] = np.concatenate(parts)
-    said = f"{len(cycles)} profiler cycles were read as one trace."
+    notice = f"{len(cycles)} profiler cycles were read as one trace."
     return replace(
         first,
         **joined,
         cycles=shifts,
-        warnings=tuple(dict.fromkeys([*(w for one in cycles for w in one.warnings), said])),
+        warnings=tuple(dict.fromkeys([*(w for one in cycles for w in one.warnings), notice])),
         damage=next((trace.damage for trace in cycles if trace.damage), ""),
         strange={k: v for trace in cycles for k, v in trace.strange.items()},
         text_bytes=sum(trace.text_bytes for trace in cycles),

@@ -1,4 +1,4 @@
-"""The work of a step: its time by kernel, operator and module, and what kind of work it is.
+"""The work of a step: its time by kernel, operator and module, and its kind.
 
 The roofline is an estimate: a product of f FLOP and b bytes takes at least max(f / peak FLOP per
 second, b / peak bytes per second) on a device whose peaks are known by its name.
@@ -27,12 +27,12 @@ NO_OPERATOR = "(no operator)"  # device time that no recorded operator launched
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """The work of counted steps in nanoseconds, on the device.
+    """The work of counted steps on the device, in nanoseconds.
 
-    ``time`` is what an operator or module launched itself, ``total`` includes what was launched
-    inside it, computation only. The backward of a module's operators is its own. Where no module
-    is recorded, modules are the named ranges without a category. Without a device, modules have
-    the time of the host.
+    ``time`` is the computation that an operator or module launched itself; ``total`` includes
+    everything inside it. The backward of a module's operators counts for the module. If no module
+    is recorded, modules are the named ranges without a category; without a device, they have the
+    time of the host.
     """
 
     kernels: pl.DataFrame  # name, part, count, time
@@ -43,10 +43,10 @@ class Work:
 
 @dataclass(frozen=True)
 class Traits:
-    """What kind of work a step is, as far as the trace tells."""
+    """What kind of work a step is, as far as the trace shows."""
 
     compiled: bool = False
-    graphs: bool = False  # it launches graphs
+    graphs: bool = False  # it launches CUDA graphs
     recomputes: bool = False  # forward operators run inside the backward
     workers: bool | None = None  # batches come from worker processes
     shapes: dict[str, tuple[str, str]] = field(default_factory=dict)  # most frequent, by operator
@@ -68,7 +68,11 @@ def find_work(
     operator = trace.kind == Kind.operator
     owner = _owner(operator, nesting)[call]
     operators = _by_owner(trace, nesting, operator, plain, owner, time)
-    module = _module_rows(trace, steps)
+    module = trace.named(lambda name: name.startswith("nn.Module: ")) & (trace.kind == Kind.python)
+    if not module.any():
+        module = trace.named(lambda name: not name.startswith(("ProfilerStep#", "phase.")))
+        module &= (own_categories(trace) == NOTHING) & (trace.kind == Kind.annotation)
+        module &= trace.thread == steps.thread
     of = _modules(trace, nesting, module, operator)
     if not len(every):
         pieces = np.flatnonzero(steps.counted[host.step] & (host.row >= 0))
@@ -77,7 +81,6 @@ def find_work(
     modules = pl.DataFrame(schema=_OWNED)
     if module.any():
         modules = _by_owner(trace, nesting, module, plain, of[call], time)
-        # Without kernels there is nothing to count.
         modules = modules if len(every) else modules.drop("count")
     return Work(kernels, operators, modules, _roofline(trace, rows, owner))
 
@@ -94,45 +97,40 @@ def find_traits(trace: Trace, nesting: Nesting, steps: Steps) -> Traits:
         r"^aten::(?:linear|conv[123]d|layer_norm|batch_norm|group_norm|embedding|gelu|relu|silu"
         r"|scaled_dot_product_attention|softmax|dropout)$"
     )
+    shapes: dict[str, tuple[str, str]] = {}
+    if len(trace.shape):
+        shaped = np.flatnonzero(inside & (trace.shape >= 0) & (trace.kind == Kind.operator))
+        frame = pl.DataFrame({"name": trace.name[shaped], "shape": trace.shape[shaped]})
+        most = frame.group_by("name", "shape").len().sort("name", "len", "shape")
+        most = most.unique("name", keep="last", maintain_order=True)
+        shapes = {trace.names[name]: trace.shapes[of] for name, of, _ in most.iter_rows()}
     compiled = rows(r"^Torch-Compiled Region|^## Call CompiledFxGraph|^triton_|CompiledFunction")
     return Traits(
         compiled=len(compiled) > 0,
         graphs=len(rows("GraphLaunch")) > 0,
         recomputes=bool((_owner(back, nesting)[forward] >= 0).any()),
         workers=("Multi" in trace.text(int(loaders[0]))) if len(loaders) else None,
-        shapes=_shapes(trace, inside),
+        shapes=shapes,
     )
 
 
-def _shapes(trace: Trace, inside: Bools) -> dict[str, tuple[str, str]]:
-    if not len(trace.shape):
-        return {}
-    rows = np.flatnonzero(inside & (trace.shape >= 0) & (trace.kind == Kind.operator))
-    frame = pl.DataFrame({"name": trace.name[rows], "shape": trace.shape[rows]})
-    most = frame.group_by("name", "shape").len().sort("name", "len", "shape")
-    most = most.unique("name", keep="last", maintain_order=True)
-    return {trace.names[name]: trace.shapes[shape] for name, shape, _ in most.iter_rows()}
-
-
 def _owner(wanted: Bools, nesting: Nesting) -> Indices:
-    """Return the nearest of each event and its ancestors that is wanted; `NOTHING` where none."""
+    """Return the nearest of each event and its ancestors that is wanted, or `NOTHING`."""
     place = climb(~wanted, nesting.parent)
     found: Indices = np.where(wanted[place], place, np.int32(NOTHING))
     return found
 
 
 def _modules(trace: Trace, nesting: Nesting, module: Bools, operator: Bools) -> Indices:
-    """Return the module of each event; that of a backward is the module of its forward."""
+    """Return the module of each event; a backward has the module of its forward."""
     of = _owner(module, nesting)
     numbered = operator & (trace.sequence >= 0)
     forward = np.flatnonzero(numbered & (of >= 0))
-    if len(forward):
-        # The operator that made the node of a number is the last with it.
-        last = dict(zip(trace.sequence[forward].tolist(), of[forward].tolist(), strict=True))
-        holder = _owner(numbered & (of < 0), nesting)
-        orphans = np.flatnonzero((of < 0) & (holder >= 0))
-        numbers = trace.sequence[holder[orphans]].tolist()
-        of[orphans] = [last.get(number, NOTHING) for number in numbers]
+    # The last operator with a number is the one that created its node.
+    last = dict(zip(trace.sequence[forward].tolist(), of[forward].tolist(), strict=True))
+    holder = _owner(numbered & (of < 0), nesting)
+    orphans = np.flatnonzero((of < 0) & (holder >= 0))
+    of[orphans] = [last.get(number, NOTHING) for number in trace.sequence[holder[orphans]].tolist()]
     return of
 
 
@@ -162,20 +160,10 @@ def _by_owner(
     return frame.sort("time", "total", "name", descending=[True, True, False])
 
 
-def _module_rows(trace: Trace, steps: Steps) -> Bools:
-    modules = trace.named(lambda name: name.startswith("nn.Module: "))
-    modules &= trace.kind == Kind.python
-    if modules.any():
-        return modules
-    found = trace.named(lambda name: not name.startswith(("ProfilerStep#", "phase.")))
-    found &= (own_categories(trace) == NOTHING) & (trace.kind == Kind.annotation)
-    return np.asarray(found & (trace.thread == steps.thread), dtype=bool)
-
-
 def _roofline(trace: Trace, rows: Ints, owner: Indices) -> pl.DataFrame:
-    """Return how near to the device's peak the products and convolutions of counted steps are.
+    """Return how close to the device's peak the products and convolutions of counted steps are.
 
-    Empty where the sizes of inputs or the peaks of the device are unknown.
+    It is empty if the sizes of inputs or the peaks of the device are unknown.
     """
     schema = {
         **dict.fromkeys(("operation", "sizes", "type"), pl.String()),
@@ -211,11 +199,11 @@ def _roofline(trace: Trace, rows: Ints, owner: Indices) -> pl.DataFrame:
     return frame.sort("time", "operation", "sizes", descending=[True, False, False])
 
 
+# The position of the first factor among the inputs of each operator.
 _FACTORS = {
     **{"aten::mm": 0, "aten::bmm": 0, "aten::linear": 0, "aten::addmm": 1, "aten::baddbmm": 1},
     **{"aten::cudnn_convolution": 0, "aten::miopen_convolution": 0},
 }
-"""The place of the first factor among the inputs of each operator."""
 
 
 def _flop_and_elements(name: str, sizes: str) -> tuple[float, float] | None:
@@ -223,7 +211,7 @@ def _flop_and_elements(name: str, sizes: str) -> tuple[float, float] | None:
         dims = [d for d in json.loads(sizes) if isinstance(d, list)]
         a, b = dims[_FACTORS[name] :][:2]
         if "convolution" in name:
-            # The size of the output is not recorded: it is taken as that of the input.
+            # The size of the output is not recorded, so that of the input is used.
             out = a[0] * b[0] * math.prod(a[2:])
             return 2.0 * out * math.prod(b[1:]), math.prod(a) + math.prod(b) + out
         if name == "aten::linear":
