@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +19,7 @@ from hydra import initialize_config_module
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
@@ -47,14 +49,16 @@ def compose(overrides: Sequence[str] = (), *, folder: Where = None) -> Config:
 
     `folder` is a directory of your own configs, such as ``FOLDER/experiment/mine.yaml``.
     """
-    with _hydra(), _readable():
-        search = []
-        if folder is not None:
-            if not Path(folder).is_dir():
-                raise InputError("not a directory of configs", code="no-directory", where=folder)
-            quoted = str(Path(folder).resolve()).replace("\\", "\\\\").replace("'", "\\'")
-            search = [f"hydra.searchpath=['file://{quoted}']"]
-        composed = hydra_compose("config", [*search, *map(_override, overrides)])
+    with _readable():
+        parsed = [_parsed(text) for text in overrides]
+        names = tuple(str(one.input_line) for one in parsed if one.key_or_group in GROUPS)
+        # Your own files may change between two calls.
+        composed = _compose_groups(names, folder) if folder else deepcopy(_shipped(names))
+        for one in parsed:
+            if one.key_or_group not in GROUPS:
+                # Mappings accept new names.
+                add = f"{one.key_or_group}.".startswith(_MAPPINGS)
+                OmegaConf.update(composed, one.key_or_group, one.value(), force_add=add)
         OmegaConf.resolve(composed)
         return _checked(composed)
 
@@ -109,19 +113,29 @@ def _checked(composed: Any) -> Config:
 
 
 _LOCK = threading.RLock()
+_MAPPINGS = tuple(f"{key}." for key, kind in ANY_KEYS.items() if kind.startswith("dict"))
 
 
-@contextmanager
-def _hydra() -> Iterator[None]:
-    """Initialise Hydra, in one thread at a time; one in use is put back afterwards."""
+def _compose_groups(names: tuple[str, ...], folder: Where = None) -> DictConfig:
+    """Compose the files of experiments, models and other groups, in one thread at a time."""
+    search = []
+    if folder is not None:
+        if not Path(folder).is_dir():
+            raise InputError("not a directory of configs", code="no-directory", where=folder)
+        quoted = str(Path(folder).resolve()).replace("\\", "\\\\").replace("'", "\\'")
+        search = [f"hydra.searchpath=['file://{quoted}']"]
     with _LOCK:
         _store_schemas(ConfigStore.instance())
+        # A Hydra that is in use is restored afterwards.
         theirs, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
         try:
             with initialize_config_module("deltacell.conf", version_base="1.3"):
-                yield
+                return hydra_compose("config", [*search, *names])
         finally:
             GlobalHydra.instance().hydra = theirs
+
+
+_shipped = cache(_compose_groups)
 
 
 @cache
@@ -147,11 +161,11 @@ def _string_channels(_root_: DictConfig) -> list[str]:
     return [n for n in (STRING_RELATIONS if named is None else named) if n in STRING_RELATIONS]
 
 
-def _override(text: str) -> str:
-    """Return an override with the pluses that Hydra wants, and no others."""
+def _parsed(text: str) -> Override:
+    """Parse an override without the pluses that Hydra asks for, and check its form and key."""
     try:
-        override = OverridesParser.create().parse_override(text)
-        name, value, plain = override.key_or_group, override.value(), text.lstrip("+")
+        override = OverridesParser.create().parse_override(text.lstrip("+"))
+        name, value = override.key_or_group, override.value()
         is_name = isinstance(value, str) or (name == "ablation" and isinstance(value, list))
         is_plain = not (override.is_delete() or override.package or override.is_sweep_override())
         if not is_plain or (name in GROUPS and not is_name):
@@ -160,16 +174,11 @@ def _override(text: str) -> str:
         what = f"'{text}' is not of the form KEY=VALUE, with one value and without spaces"
         fix = "Quote special characters twice, also for the shell: \"KEY='VALUE'\"."
         raise InputError(what, code="unreadable-override", fix=fix) from error
-    if name in GROUPS:
-        return plain
-    mappings = tuple(f"{key}." for key, kind in ANY_KEYS.items() if kind.startswith("dict"))
-    if f"{name}.".startswith(mappings):
-        # New names of a mapping are welcome, which Hydra takes with pluses only.
-        return f"++{plain}"
-    known = any(f"{key}.".startswith(f"{name}.") for key in ANY_KEYS)
+    known = any(f"{key}.".startswith(f"{name}.") for key in (*ANY_KEYS, *GROUPS))
+    known |= f"{name}.".startswith(_MAPPINGS)
     if not known or name in ("model.name", "loss.name"):
         raise _unknown_key(name)
-    return plain
+    return override
 
 
 @contextmanager
