@@ -65,9 +65,9 @@ DEBUG = "run with --debug for the stack trace)\n"
         (
             ZeroDivisionError("division\nby zero"),
             1,
-            f"ZeroDivisionError: division by zero (this is a fault of deltacell; {DEBUG}",
+            f"ZeroDivisionError: division by zero (this is a bug in deltacell; {DEBUG}",
         ),
-        (AssertionError(), 1, f"AssertionError (this is a fault of deltacell; {DEBUG}"),
+        (AssertionError(), 1, f"AssertionError (this is a bug in deltacell; {DEBUG}"),
         (OSError(28, "No space", "runs/a"), 1, f"runs/a: No space ({DEBUG}"),
         (OutOfMemoryError("CUDA"), 1, f"there is not enough memory ({DEBUG}"),
         (InputError("it is odd", fix="Make it even."), 2, "it is odd\n  Make it even.\n"),

@@ -204,7 +204,7 @@ class TestTheConfig:
             ("trainer.epochs.more=1", "cannot-change"),
             ("trainer.epochs=many", "wrong-type"),
             ("profiler.windw=[1,1,1,1]", "unknown-key"),
-            ("profiler.window=[1", "unreadable-config"),
+            ("profiler.window=[1", "unreadable-override"),
             ("trainer.devices=-1", "out-of-range"),
         ],
     )

@@ -1,6 +1,6 @@
-"""`deltacell bench ...`: speed, memory and accuracy, measured on this machine.
+"""`deltacell bench ...`: measure speed, memory and accuracy on this machine.
 
-A command is a table of ``bench.toml``; what it runs is in `deltacell.bench`.
+Each command is a table of ``bench.toml``, and runs a function of `deltacell.bench`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -49,17 +50,9 @@ def measure(name: str, bench: Mapping[str, Any], json: Path | None, **options: A
 
 
 def _command(name: str, bench: Mapping[str, Any], shared: Mapping[str, Any]) -> Callable[..., None]:
-    """Return a function with the options as its parameters, as typer reads them."""
-
-    def command(json: Path | None, **options: Any) -> None:
-        measure(name, bench, json, **options)
-
-    parameters = []
-
-    def add(key: str, annotation: Any, default: Any) -> None:
-        kind = inspect.Parameter.KEYWORD_ONLY
-        parameters.append(inspect.Parameter(key, kind, default=default, annotation=annotation))
-
+    """Return a function whose parameters typer reads as the options."""
+    command: Any = partial(measure, name, bench)
+    typed: dict[str, tuple[Any, Any]] = {}
     for key, own in bench["options"].items():
         about = {**shared.get(key, {}), **own}
         kind, default = KINDS[about["kind"]], about.get("default")
@@ -71,20 +64,21 @@ def _command(name: str, bench: Mapping[str, Any], shared: Mapping[str, Any]) -> 
         info: Any = option(about["help"], named, min=about.get("min"))
         if "argument" in about:
             info = typer.Argument(help=about["help"])
-        add(key, Annotated[kind, info], default)
-    add("json", Json, None)
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {one.name: one.annotation for one in parameters}
+        typed[key] = Annotated[kind, info], default
+    typed["json"] = Json, None
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter(key, keyword, default=default, annotation=kind)
+        for key, (kind, default) in typed.items()
+    ]
+    command.__signature__ = inspect.Signature(parameters)
+    command.__annotations__ = {key: kind for key, (kind, _) in typed.items()}
     command.__name__ = name
     example = f"Example: deltacell bench {name} {bench['example']}"
     command.__doc__ = f"{bench['help'].strip()}\n\n{example}"
-    return command
+    return cast(Callable[..., None], command)
 
 
-def _commands() -> dict[str, Callable[..., None]]:
-    benches = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    shared = benches.pop("shared")
-    return {name: _command(name, bench, shared) for name, bench in benches.items()}
-
-
-COMMANDS = _commands()
+_BENCHES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_SHARED = _BENCHES.pop("shared")
+COMMANDS = {name: _command(name, bench, _SHARED) for name, bench in _BENCHES.items()}

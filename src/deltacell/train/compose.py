@@ -1,4 +1,4 @@
-"""From overrides, as they are typed, to a config; and a config as text and back."""
+"""Compose configs from overrides, and convert them to YAML and back."""
 
 from __future__ import annotations
 
@@ -40,19 +40,20 @@ from deltacell.train.config import (
     unknown_name,
 )
 from deltacell.train.data import sources
+from deltacell.words import hydra_text
 
 Where = str | os.PathLike[str] | None
 
 
 def compose(overrides: Sequence[str] = (), *, folder: Where = None) -> Config:
-    """Return the config that overrides such as ``trainer.devices=4`` make, checked.
+    """Compose and check a config from overrides such as ``trainer.devices=4``.
 
     `folder` is a directory of your own configs, such as ``FOLDER/experiment/mine.yaml``.
     """
     with _readable():
-        parsed = [_parsed(text) for text in overrides]
+        parsed = [parse_override(text) for text in overrides]
         names = tuple(str(one.input_line) for one in parsed if one.key_or_group in GROUPS)
-        # Your own files may change between two calls.
+        # Files in a user's folder may change between two calls, so they are not cached.
         composed = _compose_groups(names, folder) if folder else deepcopy(_shipped(names))
         for one in parsed:
             if one.key_or_group not in GROUPS:
@@ -71,12 +72,12 @@ _LONGEST = 1_000_000
 
 
 def from_yaml(text: str, *, where: Where = None) -> Config:
-    """Return the config of a text that `to_yaml` made; an unknown key is an error."""
+    """Return the config from the text of `to_yaml`; an unknown key is an error."""
     with _readable(where):
         if len(text) > _LONGEST:
             raise ValueError(f"more than {_LONGEST:,} characters")
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            # Nested aliases can fill any memory, and a saved config is resolved.
+            # Nested aliases can exhaust memory, and a saved config has no references.
             unsafe = isinstance(event, yaml.ScalarEvent) and "${" in event.value
             if unsafe or isinstance(event, yaml.AliasEvent):
                 raise ValueError(f"aliases and references, line {event.start_mark.line + 1}")
@@ -100,12 +101,6 @@ def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
         return _checked(changed)
 
 
-def with_overrides(config: Config, overrides: Sequence[str]) -> Config:
-    with _readable():
-        given = OmegaConf.from_dotlist(list(overrides))
-        return _checked(OmegaConf.merge(OmegaConf.structured(config), given))
-
-
 def _checked(composed: Any) -> Config:
     config = cast(Config, OmegaConf.to_object(composed))
     check(config)
@@ -122,8 +117,7 @@ def _compose_groups(names: tuple[str, ...], folder: Where = None) -> DictConfig:
     if folder is not None:
         if not Path(folder).is_dir():
             raise InputError("not a directory of configs", code="no-directory", where=folder)
-        quoted = str(Path(folder).resolve()).replace("\\", "\\\\").replace("'", "\\'")
-        search = [f"hydra.searchpath=['file://{quoted}']"]
+        search = [f"hydra.searchpath=[{hydra_text(f'file://{Path(folder).resolve()}')}]"]
     with _LOCK:
         _store_schemas(ConfigStore.instance())
         # A Hydra that is in use is restored afterwards.
@@ -141,7 +135,7 @@ _shipped = cache(_compose_groups)
 @cache
 def _store_schemas(store: ConfigStore) -> None:
     whole = OmegaConf.structured(Config)
-    # Left open, or the keys of one model would stay when another is chosen.
+    # Otherwise the keys of one model would remain when another is chosen.
     whole.model = whole.loss = "???"
     store.store(group="deltacell", name="config", node=whole)
     for group, kinds in (("model", MODELS), ("loss", LOSSES)):
@@ -153,15 +147,15 @@ def _store_schemas(store: ConfigStore) -> None:
 
 
 def _string_channels(_root_: DictConfig) -> list[str]:
-    """Return the channels of STRING among the cell's relations; all six if none are named."""
+    """Return the STRING channels among ``data.relations``, or all six if that is null."""
     from deltacell.models import STRING_RELATIONS
 
-    # Hydra also resolves parts of the config that lack the key; hence select.
+    # Hydra also resolves parts of the config that lack the key.
     named = OmegaConf.select(_root_, "data.relations")
     return [n for n in (STRING_RELATIONS if named is None else named) if n in STRING_RELATIONS]
 
 
-def _parsed(text: str) -> Override:
+def parse_override(text: str) -> Override:
     """Parse an override without the pluses that Hydra asks for, and check its form and key."""
     try:
         override = OverridesParser.create().parse_override(text.lstrip("+"))
@@ -172,7 +166,7 @@ def _parsed(text: str) -> Override:
             raise HydraException
     except HydraException as error:
         what = f"'{text}' is not of the form KEY=VALUE, with one value and without spaces"
-        fix = "Quote special characters twice, also for the shell: \"KEY='VALUE'\"."
+        fix = "Quote special characters for the shell and for Hydra: \"KEY='VALUE'\"."
         raise InputError(what, code="unreadable-override", fix=fix) from error
     known = any(f"{key}.".startswith(f"{name}.") for key in (*ANY_KEYS, *GROUPS))
     known |= f"{name}.".startswith(_MAPPINGS)
@@ -183,7 +177,7 @@ def _parsed(text: str) -> Override:
 
 @contextmanager
 def _readable(where: Where = None) -> Iterator[None]:
-    """Turn what Hydra and OmegaConf raise into an error that names the key and what is expected."""
+    """Convert errors of Hydra and OmegaConf to an `InputError` that names the key."""
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
@@ -225,19 +219,19 @@ def _unknown_key(name: str, where: Where = None) -> InputError:
 
 
 MODEL = "pair_trees"
-"""The predictor that did best on every split of Costanzo 2010, see docs/results.md."""
+"""The best predictor on every split of Costanzo 2010, see docs/results.md."""
 
 LARGEST = 1_000_000
-"""Maximum number of genotypes to train on; the columns of more would fill the memory."""
+"""Maximum number of genotypes to train on, for the sake of memory."""
 
-# By validation on one draw of Costanzo 2010 each, with one seed, among 7, 15 and 63 leaves: of
-# 3,000 pairs 7 were best (Pearson 0.101 to 0.074 with 63), of 12,000 pairs 15 (0.251 to 0.243).
+# Chosen among 7, 15 and 63 leaves by validation on samples of Costanzo 2010: 7 were best for 3,000
+# pairs (Pearson 0.101, and 0.074 with 63) and 15 for 12,000 pairs (0.251, and 0.243 with 63).
 _ROWS_PER_LEAF, _LEAVES = 800, (7, 63)
 _BATCHES, _BATCH = 100, (32, 4096)
 
 
 def suited(cell: Cell, screen: Screen, model: str = MODEL) -> dict[str, Any]:
-    """Return settings of a model that suit the relations of a cell and the size of a screen."""
+    """Return model settings for the relations of a cell and the size of a screen."""
     n = min(len(screen), LARGEST)
     if model == "pair_trees":
         return {"model.leaves": int(np.clip(n // _ROWS_PER_LEAF, *_LEAVES))}
@@ -256,10 +250,7 @@ def suited(cell: Cell, screen: Screen, model: str = MODEL) -> dict[str, Any]:
 
 
 def suited_config(overrides: Sequence[str], folder: Where = None) -> tuple[Config, dict[str, Any]]:
-    """Return the config for data without an experiment or a model, and the settings it chose.
-
-    Keys that the overrides set are left alone; `folder` is as in `compose`.
-    """
+    """Return a config for data without a model, and the settings that were chosen for it."""
     given = {text.partition("=")[0].lstrip("+") for text in overrides}
     config = compose([f"model={MODEL}", *overrides], folder=folder)
     chosen: dict[str, Any] = {"data.screen_genes_only": True}
