@@ -126,8 +126,8 @@ def _seconds(predictor: Any, rounds: int, data: TrainingData) -> float:
 
 def _range(seconds: float) -> str:
     # The estimate is good to a factor of two.
-    around = f"{duration_text(seconds / 2)} to {duration_text(2 * seconds)}"
-    return "seconds" if seconds < 5 else around
+    low, high = map(duration_text, (seconds / 2, 2 * seconds))
+    return "seconds" if seconds < 5 else f"{low} to {high}"
 
 
 def _check_sources(folder: Path, out: Path) -> None:

@@ -68,9 +68,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-_VERSION = option(
-    "Print the version and exit.", "--version", callback=_print_version, is_eager=True
-)
+_VERSION = option("Print the version.", "--version", callback=_print_version, is_eager=True)
 _DEBUG = option("Show the stack trace of an error; accepted anywhere.", "--debug")
 
 

@@ -73,7 +73,6 @@ def _composed(overrides: list[str], folder: Path | None) -> Config:
 
 
 def _launched(config: Config, resume: Path | None, which: str, words: list[str]) -> int:
-    """Train in several processes with one run directory; return the signal, or 0."""
     from deltacell.errors import DeltacellError
     from deltacell.profile.record import Status, read_run
     from deltacell.train.processes import RankError, accelerator_of, launch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ import yaml  # type: ignore[import-untyped]
 
 from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.files import TEMPORARY
+from deltacell.files import TEMPORARY, read_json
 from deltacell.predict.ensemble import genotypes_of
 from deltacell.predict.gene_sets import Block, Combinations
 from deltacell.predict.ranking_file import LOWEST
@@ -122,16 +121,14 @@ def recovered(
 
 
 def head_of_ranking(folder: Path) -> list[dict[str, Any]]:
-    return [row for row in _read(folder, "ranking")["rows"] if row["end"] == LOWEST][:FIRST]
-
-
-def _read(folder: Path, name: str) -> Any:
-    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    ranking = read_json(folder / "ranking.json", what="the ranking")
+    return [row for row in ranking["rows"] if row["end"] == LOWEST][:FIRST]
 
 
 def results(folder: Path, seed: int, seconds: float | None = None) -> dict[str, Any]:
     """Return the results of the steps, for `report.predict.demo_page`."""
-    evaluation, explanation = (_read(folder, name) for name in ("evaluation", "explanation"))
+    evaluation = read_json(folder / "evaluation.json", what="the evaluation")
+    explanation = read_json(folder / "explanation.json", what="the explanation")
     run = folder / next(iter(TITLES))
     data = load_data(resumed_config(run), run / SPLIT)
     cell, screen, head, texts = data.cell, data.screen, head_of_ranking(folder), _texts()

@@ -26,7 +26,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from deltacell import store
 from deltacell.cell import Cell
-from deltacell.errors import InputError
+from deltacell.errors import InputError, did_you_mean
 from deltacell.screen import Screen
 from deltacell.train.config import (
     ANY_KEYS,
@@ -36,7 +36,6 @@ from deltacell.train.config import (
     Config,
     NoLossConfig,
     check,
-    nearest,
     unknown_name,
 )
 from deltacell.train.data import sources
@@ -68,14 +67,11 @@ def to_yaml(config: Config) -> str:
     return OmegaConf.to_yaml(OmegaConf.structured(config))
 
 
-_LONGEST = 1_000_000
-
-
 def from_yaml(text: str, *, where: Where = None) -> Config:
     """Return the config from the text of `to_yaml`; an unknown key is an error."""
     with _readable(where):
-        if len(text) > _LONGEST:
-            raise ValueError(f"more than {_LONGEST:,} characters")
+        if len(text) > 1_000_000:
+            raise ValueError("more than a million characters")
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             # Nested aliases can exhaust memory, and a saved config has no references.
             unsafe = isinstance(event, yaml.ScalarEvent) and "${" in event.value
@@ -213,8 +209,12 @@ def _unknown_key(name: str, where: Where = None) -> InputError:
     if name in ANY_KEYS:
         part = name.partition(".")[0]
         what += f" for this {part}; choose another {part} with {part}=NAME"
-    elif near := nearest(name, [*ANY_KEYS, *GROUPS]):
-        what += f" (did you mean '{near}'?)"
+    else:
+        # ``epochs`` stands for trainer.epochs rather than for a key of one model.
+        keys = sorted(ANY_KEYS, key=lambda key: key.startswith(("model.", "loss.")))
+        last = name.rpartition(".")[2]
+        same = [f" (did you mean '{key}'?)" for key in keys if key.rpartition(".")[2] == last]
+        what += same[0] if same else did_you_mean(name, [*keys, *GROUPS])
     return InputError(what, code="unknown-key", where=where, key=name)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from importlib import import_module
 from importlib.resources import files
@@ -388,14 +387,6 @@ ANY_KEYS: Mapping[str, str] = {
     **{key: kind for loss in LOSSES.values() for key, kind in keys_of(loss, "loss.")},
 }
 """All keys that a config may have, depending on its model and loss, with their types."""
-
-
-def nearest(given: str, known: Iterable[str]) -> str | None:
-    """Return the key that ``trainer.device`` or ``epochs`` most likely stands for, if any."""
-    # ``epochs`` alone stands for trainer.epochs rather than for a key of one model.
-    keys = sorted(known, key=lambda key: key.startswith(("model.", "loss.")))
-    same = [key for key in keys if key.rpartition(".")[2] == given.rpartition(".")[2]]
-    return next(iter(same or difflib.get_close_matches(given, keys, n=1, cutoff=0.7)), None)
 
 
 def unknown_name(key: str, name: Any, names: Sequence[str]) -> InputError:

@@ -232,8 +232,8 @@ def died(failure: ProcessFailure) -> tuple[bool, float]:
 
 def described(failure: ProcessFailure) -> str:
     if failure.exitcode < 0:
-        name = signal.Signals(-failure.exitcode).name
-        return f"was killed by {name}; the other ranks were stopped"
+        killed = signal.Signals(-failure.exitcode).name
+        return f"was killed by {killed}; the other ranks were stopped"
     return f"failed, and the other ranks were stopped:\n{failure.message}"
 
 

@@ -52,8 +52,6 @@ from deltacell.train.config import Config
 if TYPE_CHECKING:
     from deltacell.train.data import TrainingData
 
-LOCK_FILE = ".lock"
-
 # The record of a run has the versions of these packages, on which results may depend.
 PACKAGES = (
     *("deltacell", "torch", "lightning", "lightgbm"),
@@ -115,7 +113,7 @@ def opened(path: Path, *, running: bool = False) -> Iterator[RunDirectory]:
     anything else is.
     """
     path = read_run(path).path.absolute()
-    with locked(path / LOCK_FILE, whose="run"):
+    with locked(path / ".lock", whose="run"):
         run = RunDirectory(path, read_run(path), running)
         try:
             yield run
