@@ -195,7 +195,7 @@ def run_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 @pytest.mark.parametrize("page", RUN, ids=name_of)
 def test_the_commands_of_a_page_run_as_written(page: Path, run_lines: Any) -> None:
     run_lines(
-        "\n".join([STAGES.get(name_of(page), ""), *blocks(page, "bash")]), genotypes=3000, epochs=3
+        "\n".join([STAGES.get(name_of(page), ""), *blocks(page, "bash")]), genotypes=4000, epochs=3
     )
 
 
