@@ -23,7 +23,7 @@ def made(tmp_path_factory):
     """A cell, a screen, a split and a run of ``pairs``, none of them from a file."""
     folder = tmp_path_factory.mktemp("verbs")
     cell = dc.Cell.synthetic("demo")
-    screen = dc.Screen.synthetic(cell, n=600)
+    screen = dc.Screen.synthetic(cell, n=300)
     split = dc.Split.gene(screen, seed=0)
     run = dc.fit(
         "pairs", cell, screen, split, rounds=10, directory=folder / "runs" / "pairs", progress=False

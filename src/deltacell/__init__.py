@@ -32,9 +32,9 @@ __all__ += ["evaluate", "explain", "fit", "rank", "why"]
 
 
 def __getattr__(name: str) -> Any:
-    # Names are looked up when used, so that `deltacell --help` does not wait for PyTorch.
+    # Lazy, so that `deltacell --help` does not import PyTorch.
     if name == "evaluate":
-        # The verb and the package of its code have one name; the package can be called.
+        # The function and its package share a name; the package is callable.
         return import_module("deltacell.evaluate")
     if name not in _MODULE:
         raise AttributeError(f"module 'deltacell' has no attribute '{name}'")

@@ -1,4 +1,4 @@
-"""From a folder of tables to a ranked list with evidence: the commands of `deltacell start`."""
+"""The steps of `deltacell start`: from a folder of tables to a ranked list with evidence."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from deltacell.train.data import TrainingData, load_data
 from deltacell.train.predictor import build_fitted
 from deltacell.words import duration_text, hydra_text
 
-# What the steps leave in the folder; a step whose result exists is not repeated.
+# Results in the output folder; a step whose result exists is not repeated.
 SOURCES, TABLES, PAGE = "sources.json", "evaluation.md", "ranking.html"
 
 BASELINES = ("additive", "boosted_trees")
-BYTES_PER_SECOND = 5e6  # of compressed tables that one core of 2020 reads
-TREE_SECONDS = 1e-7  # that one core takes for a tree and a set
-TRIED_ROWS, TRIED_ROUNDS = 4_000, 6  # at most, of genotypes and of trees
-DRAWN = 2_048  # sets, to see how many are untested
+BYTES_PER_SECOND = 5e6  # reading speed for compressed tables, of one core of 2020
+TREE_SECONDS = 1e-7  # per tree and set, on one core
+TRIED_ROWS, TRIED_ROUNDS = 4_000, 6  # maximum numbers of genotypes and trees in a trial
+DRAWN = 2_048  # sets, to estimate the share that is untested
 FEWEST_UNTESTED = 0.01
 
 
@@ -43,9 +43,9 @@ def steps(
 ) -> Iterator[tuple[str, bool, list[str]]]:
     """Import a folder, fit, test, rank ``top`` sets and write the page.
 
-    Yields what is done, whether that exists already, and the command; the next step is made when
-    the one before was carried out. ``overrides`` are settings of the training, such as
-    ``data.screen=NAME``, and ``tell`` is called with how long it will take.
+    Yields the title of each step, whether its result exists, and its command, which must have run
+    before the next step. ``overrides`` are settings of the training, such as ``data.screen=NAME``,
+    and ``tell`` is called with the expected time.
     """
     _check_sources(folder, out)
     data, run, ranking = out / "data", out / "run", out / "ranking"
@@ -72,7 +72,7 @@ def steps(
 
 
 def _what_to_rank(data: TrainingData) -> tuple[str, str]:
-    """Return which sets to rank and their status: untested, unless there are hardly any."""
+    """Return which sets to rank and their status: untested, unless hardly any are."""
     size = 2 if (np.diff(data.screen.offsets) == 2).any() else 3
     genes = np.unique(data.screen.genotypes.genes.numpy())
     drawn = np.sort(np.random.default_rng(0).choice(genes, (DRAWN, size)), axis=1)
@@ -87,7 +87,7 @@ def _what_to_rank(data: TrainingData) -> tuple[str, str]:
 def _tell_how_long(
     config: Config, data: TrainingData, sets: str, tell: Callable[[str], None]
 ) -> None:
-    # With tested pairs that are not listed, there is a second fit.
+    # With a list of hits, a second fit is for the tested pairs that are not listed.
     predictor, trees = cast(Any, build_fitted(config)), cast(Any, baseline(BASELINES[1]))
     rounds = predictor.rounds * (1 if data.grid is None else 2)
     fit, test = _seconds(predictor, rounds, data), _seconds(trees, trees.rounds, data)
@@ -98,7 +98,7 @@ def _tell_how_long(
     began = time.perf_counter()
     predictor(data.cell, pairs)
     n_sets = comb(len(genes), 2 if sets == "pairs" else 3)
-    # The trial has few trees, and one thread where the ranking has several.
+    # The trial has few trees and one thread.
     each = (time.perf_counter() - began) / len(pairs) + rounds * TREE_SECONDS
     ranking = n_sets * each / torch.get_num_threads()
     tell(
@@ -109,7 +109,7 @@ def _tell_how_long(
 
 
 def _seconds(predictor: Any, rounds: int, data: TrainingData) -> float:
-    """Fit a few trees on some genotypes, and return how long `rounds` on all of them will take."""
+    """Estimate the time of `rounds` trees on all genotypes from a few trees on some."""
     train, trees = data.split.train, [time.perf_counter()]
     rows = np.sort(np.random.default_rng(0).permutation(train)[:TRIED_ROWS])
 
@@ -125,13 +125,13 @@ def _seconds(predictor: Any, rounds: int, data: TrainingData) -> float:
 
 
 def _range(seconds: float) -> str:
-    # A trial tells it within a factor of two.
-    around = f"{duration_text(seconds / 2)} to {duration_text(2 * seconds)}"
-    return "seconds" if seconds < 5 else around
+    # The estimate is good to a factor of two.
+    low, high = map(duration_text, (seconds / 2, 2 * seconds))
+    return "seconds" if seconds < 5 else f"{low} to {high}"
 
 
 def _check_sources(folder: Path, out: Path) -> None:
-    """Raise where the folder is none, or has changed since what is in ``out`` was made of it."""
+    """Raise if there is no folder, or if it has changed since ``out`` was made from it."""
     files = [
         [str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns]
         for path in sorted(folder.rglob("*"))
@@ -145,7 +145,7 @@ def _check_sources(folder: Path, out: Path) -> None:
     for wrong, code, what in (
         (not folder.is_dir(), "no-such-folder", f"{folder} is not a folder of tables"),
         (inside, "out-in-sources", "the results would be among the sources; choose another --out"),
-        ((folder / MANIFEST).is_file(), "already-imported", f"{folder} is an import: train on it"),
+        ((folder / MANIFEST).is_file(), "already-imported", f"{folder} is an import; train on it"),
         (changed, "sources-changed", f"the files in {folder} have changed; choose another --out"),
         (full, "not-empty", "the folder is not empty; choose another --out"),
     ):

@@ -1,7 +1,6 @@
-"""The verbs of the program, on objects: `fit`, `evaluate`, `rank` and `why`.
+"""The Python interface: `fit`, `evaluate`, `rank`, `why` and `Run`.
 
-The commands are shells of these, so a run that Python wrote is a run of the command line and the
-other way round.
+The commands call these, so runs can be exchanged between Python and the command line.
 """
 
 from __future__ import annotations
@@ -50,16 +49,14 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-PAIRS = "pairs"
-"""What `fit` calls the predictor of the experiment costanzo2010_pairs."""
-
-FIRST = 100  # sets of each end whose expected hits and enriched terms are shown
-MOST_TERMS, MOST_Q = 20, 0.05  # enriched terms of an end that are shown, and their largest q-value
-VOTES = 5  # of each set on a page
+PAIRS = "pairs"  # the name in `fit` for the model of the experiment costanzo2010_pairs
+FIRST = 100  # sets at each end whose expected hits and enriched terms are shown
+MOST_TERMS, MOST_Q = 20, 0.05  # maximum number of enriched terms per end, and of their q-values
+VOTES = 5  # per set on a page
 
 
 class Run:
-    """A run: a trained predictor with its data, in a directory that `fit` or a command made.
+    """A trained predictor with its data, in a directory that `fit` or a command made.
 
     `weights` are ``best`` by validation, ``last``, or the name of a checkpoint.
     """
@@ -70,7 +67,7 @@ class Run:
 
     @property
     def record(self) -> RunRecord:
-        """What ``run.json`` says."""
+        """The contents of ``run.json``."""
         return read_run(self.path)
 
     @cached_property
@@ -80,16 +77,16 @@ class Run:
 
     @property
     def history(self) -> History:
-        """The metrics of the training, a row per epoch or per validation."""
+        """The metrics of the training, one row per epoch or validation."""
         return History(metrics_of(self.path))
 
     def predict(self, sets: Iterable[Sequence[str]] | Any) -> pd.DataFrame:
-        """Return the predicted score of each gene set, in the unit of the screen.
+        """Return the predicted score of each gene set, in the screen's unit.
 
-        `sets` are sequences of names of any kind, or a data frame of which every column holds
-        genes. The columns are ``gene1``, ``gene2``, … (names as they are in the cell), ``score``
-        and, of a predictor that knows what a hit is, ``hit`` (its probability) and ``given_hit``
-        (the score to expect of it then).
+        `sets` are sequences of gene names of any kind, or a data frame with a gene in every column.
+        The result has the columns ``gene1``, ``gene2``, … (names of the cell), ``score`` and, from
+        a two-part predictor, ``hit`` (the probability of a hit) and ``given_hit`` (the expected
+        score of a hit).
         """
         if hasattr(sets, "itertuples"):
             sets = sets.itertuples(index=False, name=None)
@@ -104,11 +101,10 @@ class Run:
         return table
 
     def why(self, *genes: str) -> Explanation:
-        """Explain the score of one gene set; see `why`."""
         return why(self, *genes)
 
     def resume(self, *, progress: bool = True, **settings: Any) -> Run:
-        """Resume a run that was stopped, with ``epochs=`` to train longer, and return it."""
+        """Resume a stopped run, or train longer with ``epochs=``, and return it."""
         overrides = [f"trainer.{name}={value}" for name, value in settings.items()]
         config = resumed_config(self.path, [*overrides, f"trainer.progress={progress}".lower()])
         train(config, resume=self.path)
@@ -128,13 +124,13 @@ class Run:
 
 
 class History(list[Mapping[str, Any]]):
-    """The metrics of a training: a row per epoch or per validation, as in ``metrics.csv``."""
+    """The metrics of a training: one row per epoch or validation, as in ``metrics.csv``."""
 
     def to_pandas(self) -> pd.DataFrame:
         return _frame(self)
 
     def plot(self, axes: Axes | None = None) -> Axes:
-        """Plot the training loss and the validation's correlation."""
+        """Plot the training loss and the validation correlation."""
         return plot_learning(self, axes)
 
     def _repr_html_(self) -> str:
@@ -163,19 +159,19 @@ def fit(
 ) -> Run:
     """Train a predictor, and return its run.
 
-    ``model`` is ``pairs``, boosted trees on what was measured next to a set, with settings that
-    suit the size of the screen; the name of any model (``dango``, ``boosted_trees``); or a model
-    such as ``PairCell(cell, hidden=32)``, which stands for its settings and not for its weights.
-    Every row of the screen needs a score; the split is random by default. ``epochs`` are those of
-    a network, ``options`` keys of the model (``hidden=32``), and ``settings`` any other keys of the
-    config, ``{"optimizer.lr": 1e-3}``.
+    ``model`` is ``pairs``, boosted trees on the scores measured next to a set, with settings for
+    the size of the screen; the name of any model (``dango``, ``boosted_trees``); or a model such
+    as ``PairCell(cell, hidden=32)``, of which the settings are used and not the weights. Every row
+    of the screen needs a score; the split is random by default. ``epochs`` is for networks,
+    ``options`` are keys of the model (``hidden=32``), and ``settings`` are other keys of the config
+    (``{"optimizer.lr": 1e-3}``).
 
-    The run directory is by default a new one under ``runs``. A cell or a screen that was not loaded
-    from a directory is saved beside it, in ``data``, so that the run can be loaded anywhere.
+    The run directory is by default a new one in ``runs``. A cell or screen that was not loaded from
+    a directory is saved beside it, in ``data``, so that the run can be loaded later.
     """
     name, of_model = _model_settings(model)
     if not np.isfinite(screen.column("score")).all():
-        fix = "Leave them out: screen.take(np.isfinite(screen.column('score')))"
+        fix = "Drop them: screen.take(np.isfinite(screen.column('score')))"
         raise InputError("some genotypes have no score", code="missing-target", fix=fix)
     split = Split.random(screen) if split is None else split
     split.check(screen)
@@ -184,7 +180,7 @@ def fit(
     chosen |= {f"model.{key}": value for key, value in {**of_model, **options}.items()}
     if epochs is not None:
         if config.model.fitted and not hasattr(config.model, "epochs"):
-            warnings.warn(f"{name} has no epochs; rounds= bounds its trees", stacklevel=2)
+            warnings.warn(f"{name} has no epochs; use rounds= for its trees", stacklevel=2)
         else:
             chosen[f"{'model' if config.model.fitted else 'trainer'}.epochs"] = epochs
     chosen |= {"name": PAIRS if model == PAIRS else name, "seed": seed}
@@ -196,21 +192,21 @@ def fit(
     config = with_settings(config, {"directory": str(path)})
     outcome = train(config, data=data, command=("deltacell.fit", name))
     if outcome.signal:
-        warnings.warn(f"stopped; Run('{path}').resume() resumes it", stacklevel=2)
+        warnings.warn(f"stopped; resume with Run('{path}').resume()", stacklevel=2)
     return Run(outcome.path)
 
 
 def _data_of(
     config: Config, home: Path, cell: Cell, screen: Screen, split: Split
 ) -> tuple[Config, TrainingData]:
-    """Return the data of objects with the config that names them, saved if not on the disk."""
+    """Return the config and the data of objects, which are saved if they are not on disk."""
     options = dict(split.options)
     studies = options.pop("test", []) if split.method == "source" else []
     drawn = SplitConfig(split.method, split.seed, studies=list(studies), **options)
     objects: dict[str, Cell | Screen] = {"cell": cell, "screen": screen}
     places = {f"data.{kind}": str(_on_disk(one, home, kind)) for kind, one in objects.items()}
     config = with_settings(config, {"data.synthetic": None, **places, "split": drawn})
-    # Whatever has the same settings has the same rows; only a split made by hand has not.
+    # A split that its settings do not reproduce, such as one made by hand, is saved.
     data = load_data(config)
     parts = ("train", "validation", "test")
     if all(np.array_equal(getattr(data.split, part), getattr(split, part)) for part in parts):
@@ -245,8 +241,8 @@ def _model_settings(model: Any) -> tuple[str, dict[str, Any]]:
             given = {key: value for key, value in model.made_with.items() if key in fields}
             return name, {k: list(v) if isinstance(v, tuple) else v for k, v in given.items()}
     text = model if isinstance(model, str) else type(model).__name__
-    what = f"unknown model '{text}'{did_you_mean(text, MODELS)}; there are "
-    fix = "For a model of your own, see docs/how-to/plain-loop.md."
+    what = f"unknown model '{text}'{did_you_mean(text, MODELS)}; expected one of "
+    fix = "To train your own model, see docs/how-to/plain-loop.md."
     raise InputError(what + ", ".join((PAIRS, *MODELS)), code="unknown-model", fix=fix)
 
 
@@ -255,23 +251,21 @@ evaluate = evaluate_runs
 
 @dataclass(frozen=True, eq=False)
 class Ranked(Ranking, Shown):
-    """A ranking with the runs that made it, and the indices of the genes that were ranked."""
+    """A ranking with its runs, and the indices of the ranked genes."""
 
     runs: Sequence[LoadedRun] = ()
     genes: Sequence[int] = ()
 
     def why(self, *genes: str) -> Explanation:
-        """Explain the score of one gene set; see `why`."""
         return why(self.runs, *genes)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return all rows of the ranking as a data frame."""
         need("pandas", "A table", "pandas")
         return read_rows(self.path).to_pandas()
 
     @cached_property
     def expected_hits(self) -> dict[str, float]:
-        """How many of the first 100 sets of each end are expected to be hits, by those who tell."""
+        """The expected number of hits among the first 100 sets of each end."""
         found: dict[str, float] = {}
         for end, sets in self._first.items():
             each = [run.predictor.predict(Genotypes.of(sets)).hit for run in self.runs]
@@ -281,10 +275,10 @@ class Ranked(Ranking, Shown):
         return found
 
     def enrichment(self) -> list[dict[str, Any]]:
-        """Return the annotation terms that genes of the first 100 sets of an end have too often.
+        """Return the annotation terms that are enriched in the first 100 sets of each end.
 
-        ``genes`` of ``drawn`` have the term; ``q_value`` is corrected by Benjamini and Hochberg;
-        the background is the genes of all ranked sets.
+        ``genes`` of ``drawn`` have the term; ``q_value`` is the Benjamini-Hochberg correction; the
+        background is the genes of all ranked sets.
         """
         cell, found = self.runs[0].data.cell, []
         for end, sets in self._first.items() if cell.annotations else ():
@@ -306,7 +300,7 @@ class Ranked(Ranking, Shown):
         return [genes.index(gene) for gene in row["genes"]]
 
     def to_json(self, most: int = SHOWN) -> dict[str, Any]:
-        """Return it as a JSON-serialisable dict, see `Ranking.to_json`, with the expected hits."""
+        """Return a JSON-serialisable dict, see `Ranking.to_json`, with the expected hits."""
         result = super().to_json(most)
         parts = [
             f"{hits:.1f} of the first {len(self._first[end]):,} {end}"
@@ -320,10 +314,10 @@ class Ranked(Ranking, Shown):
     def page_data(
         self, link: str | None = None, progress: Progress = lambda what, done, total: None
     ) -> dict[str, Any]:
-        """Return what its page shows, as a JSON-serialisable dict: `to_json` and the evidence.
+        """Return the data of the HTML page as a JSON-serialisable dict: `to_json` with evidence.
 
         Each row has ``votes`` (the measured sets next to it), ``lost`` (reactions that only the
-        whole set loses) and ``terms``; ``link`` is the template of the addresses of genes.
+        whole set loses) and ``terms``; ``link`` is the URL template of a gene.
         """
         result = self.to_json()
         rows = result["rows"]
@@ -339,7 +333,7 @@ class Ranked(Ranking, Shown):
         return {**result, **against_measured(self.runs, scorer_of(self.runs), sizes)}
 
     def page(self, path: str | os.PathLike[str], link: str | None = None) -> Path:
-        """Write the ranking as a self-contained HTML page, and return where; see `page_data`."""
+        """Write the ranking as a self-contained HTML page, see `page_data`; return its path."""
         with progress_bar() as bar:
             return _write_text(path, pages.ranking_page(self.page_data(link, bar)))
 
@@ -365,14 +359,13 @@ def rank(
 ) -> Ranked | None:
     """Rank gene sets by their predicted score, with the evidence for each.
 
-    Several ``runs`` give a mean and a spread. ``sets`` are ``pairs``, ``triples``, ``with GENE
+    Several ``runs`` give a mean and a spread. ``sets`` is ``pairs``, ``triples``, ``with GENE
     ...``, a file with one set per line, or the sets themselves. The ``options`` are those of
     `deltacell predict`: ``genes``, ``top``, ``above``, ``below``, ``status``, ``linked``,
-    ``distance`` and ``size``. ``tell`` is called with sentences: how much there is to
-    do and how long it will take.
+    ``distance`` and ``size``. ``tell`` is called with messages about the expected time.
 
-    The ranking is a Parquet file, by default in the folder ``rankings`` of the first run. Call it
-    again to resume a ranking that was stopped; one that exists already is read from its file.
+    The ranking is a Parquet file, by default in the folder ``rankings`` of the first run. Repeat
+    the call to resume a ranking that was stopped; one that is complete is read from its file.
     Under torchrun only the first process returns it.
     """
     ranks = ranks_of_environment()
@@ -410,7 +403,7 @@ def rank(
 
 
 class Stopped(KeyboardInterrupt):
-    """The signal that is its argument stopped the work, which is saved."""
+    """A signal, its argument, stopped a ranking, which can be resumed."""
 
 
 def _digest(text: str) -> str:
@@ -419,26 +412,25 @@ def _digest(text: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Explanation(Shown):
-    """Why a gene set scores as it does; ``result`` is what `explain_set` returns."""
+    """Why a gene set has its score; ``result`` is from `explain_set`."""
 
     result: Mapping[str, Any]
 
     @property
     def score(self) -> float:
-        """The predicted score."""
         return float(self.result["score"])
 
     @property
     def sentences(self) -> list[str]:
-        """What carries the prediction."""
+        """The main contributions to the score, in words."""
         return list(self.result["sentences"])
 
     def votes(self) -> pd.DataFrame:
-        """Return the measured sets that the score rests on, the largest weight first."""
+        """Return the measured sets that the score is based on, the largest weight first."""
         return _frame(self.result["votes"])
 
     def page(self, path: str | os.PathLike[str]) -> Path:
-        """Write the explanation as a self-contained HTML page, and return where."""
+        """Write the explanation as a self-contained HTML page; return its path."""
         return _write_text(path, pages.explained_page(self.result))
 
     def _print(self) -> None:
@@ -446,13 +438,12 @@ class Explanation(Shown):
 
 
 def why(runs: AnyRun | Sequence[AnyRun], *genes: str, weights: str = "best") -> Explanation:
-    """Explain the score of one gene set: what carries it, and the measured sets next to it.
+    """Explain the score of one gene set: what contributes to it, and the closest measured sets.
 
-    ``runs`` are one or more, ``genes`` names of any kind, and ``weights`` those of a run that is
-    given by its directory.
+    ``genes`` are names of any kind, and ``weights`` is for runs given by their directory.
     """
     loaded = load_runs(runs, weights)
     indices = gene_indices(loaded[0].data.cell.genes, genes)
     if not len(indices):
-        raise InputError('no gene is given; such as: deltacell why RUN "HO STE2"', code="no-gene")
+        raise InputError('no genes; expected: deltacell why RUN "HO STE2"', code="no-gene")
     return Explanation(explain_set(loaded, indices))

@@ -8,7 +8,6 @@ import pytest
 
 from deltacell.cell import Cell
 from deltacell.cli.app import app
-from deltacell.cli.program import STOPPED
 from deltacell.profile.record import read_run
 from deltacell.screen import Screen
 
@@ -45,7 +44,7 @@ def test_two_tables_become_a_page_however_often_it_was_stopped(
 
     with monkeypatch.context() as patched:
         patched.setattr("deltacell.verbs.evaluate", stop)
-        assert start(tables, out) == STOPPED
+        assert start(tables, out) == 130
     assert str(read_run(out / "run").status) == "finished"
     assert not (out / "ranking.html").exists()
     said = capsys.readouterr()

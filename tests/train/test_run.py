@@ -18,7 +18,7 @@ import torch
 from scipy.optimize import lsq_linear
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from deltacell.errors import DeltacellError, MissingExtraError
+from deltacell.errors import DeltacellError, MissingExtraError, need
 from deltacell.models import LossValue
 from deltacell.models.baselines import BASELINES, Additive
 from deltacell.profile.phase_rows import PHASES, read_phases
@@ -27,7 +27,7 @@ from deltacell.screen import Loader, Split
 from deltacell.train.compose import compose
 from deltacell.train.config import MODELS, LoggersConfig
 from deltacell.train.data import load_data
-from deltacell.train.loop import Loggers, Loop, check_loggers
+from deltacell.train.loop import Loggers, Loop
 from deltacell.train.predictor import (
     Predictor,
     build_fitted,
@@ -343,7 +343,7 @@ def test_services_are_told_offline_and_named_if_missing(name, tmp_path, monkeypa
         with monkeypatch.context() as patch:
             patch.setattr("importlib.util.find_spec", lambda asked, found=found: found)
             with pytest.raises(MissingExtraError):
-                check_loggers(config)
+                need(name, f"loggers.{name}=true", name)
     service = Mock()
     monkeypatch.setitem(sys.modules, name, service)
     loggers = Loggers(config, tmp_path)

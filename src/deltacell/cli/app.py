@@ -1,4 +1,4 @@
-"""The program `deltacell`: its commands, and errors as sentences."""
+"""The program `deltacell`: its commands, and how it reports errors."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "slurm train": train.slurm,
 }
 GROUPS = {
-    "data": ("Get, import, make, show and query cells and screens.", "synthetic demo --out demo"),
+    "data": ("Get, import, generate, show and query cells and screens.", "info demo"),
     "bench": ("Measure speed and memory on this machine.", "data --quick"),
-    "slurm": ("Write the scripts of Slurm jobs.", "train experiment=demo > job.sbatch"),
+    "slurm": ("Write Slurm job scripts.", "train experiment=demo > job.sbatch"),
 }
 _groups = {"": app}
 for _name, (_help, _example) in GROUPS.items():
@@ -56,11 +56,10 @@ for _name, (_help, _example) in GROUPS.items():
     app.add_typer(_groups[_name], name=_name)
 for _words, _function in COMMANDS.items():
     _group, _, _name = _words.rpartition(" ")
-    # The example that ends a docstring ends the help, below the options.
-    _told, _, _example = inspect.cleandoc(_function.__doc__ or "").rpartition("\n\n")
-    # In help a bracket begins a style.
-    _epilog = _example.replace("[", "\\[")
-    _groups[_group].command(_name, help=_told, epilog=_epilog)(_function)
+    # The last paragraph of a docstring is an example, which the help shows below the options.
+    _help, _, _example = inspect.cleandoc(_function.__doc__ or "").rpartition("\n\n")
+    # A bracket would begin a style of rich.
+    _groups[_group].command(_name, help=_help, epilog=_example.replace("[", "\\["))(_function)
 
 
 def _print_version(wanted: bool) -> None:
@@ -69,10 +68,8 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-_VERSION = option(
-    "Print the version and stop.", "--version", callback=_print_version, is_eager=True
-)
-_DEBUG = option("Show the stack trace of errors; may stand anywhere.", "--debug")
+_VERSION = option("Print the version.", "--version", callback=_print_version, is_eager=True)
+_DEBUG = option("Show the stack trace of an error; accepted anywhere.", "--debug")
 
 
 @app.callback()
@@ -84,15 +81,14 @@ def options(
 
 
 def main() -> None:
-    """Run a command and print an error as a sentence.
+    """Run a command; print an error without its stack trace, unless `--debug` is given.
 
-    The exit code is 2 for errors that the user can correct, and 1 for all others. `--debug` shows
-    the stack trace.
+    The exit code is 2 for errors that the user can correct, and 1 for all others.
     """
     try:
         app()
     except BrokenPipeError:
-        # The reader of a pipe has closed it, as `head` does.
+        # The reader of a pipe, such as `head`, has closed it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
@@ -108,11 +104,11 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, DeltacellError):
         return str(error)
     said, fault = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": "), ""
-    # A library that cannot be loaded for want of memory says so in words alone.
+    # A library that cannot be loaded for lack of memory only says so in its message.
     if re.search("^(OutOf)?MemoryError|cannot allocate memory|failed to map segment", said, re.I):
         said = "there is not enough memory"
     elif isinstance(error, OSError) and error.strerror:
         said = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     else:
-        fault = "this is a fault of deltacell; "
+        fault = "this is a bug in deltacell; "
     return f"{said} ({fault}run with --debug for the stack trace)"

@@ -1,4 +1,7 @@
-"""`deltacell bench ...`: benchmarks of speed, memory and accuracy, defined in ``bench.toml``."""
+"""`deltacell bench ...`: measure speed, memory and accuracy on this machine.
+
+Each command is a table of ``bench.toml``, and runs a function of `deltacell.bench`.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -46,12 +50,9 @@ def measure(name: str, bench: Mapping[str, Any], json: Path | None, **options: A
 
 
 def _command(name: str, bench: Mapping[str, Any], shared: Mapping[str, Any]) -> Callable[..., None]:
-    """Return a function whose signature has the options as parameters, for typer."""
-
-    def command(json: Path | None, **options: Any) -> None:
-        measure(name, bench, json, **options)
-
-    named: dict[str, tuple[Any, Any]] = {}
+    """Return a function whose parameters typer reads as the options."""
+    command: Any = partial(measure, name, bench)
+    typed: dict[str, tuple[Any, Any]] = {}
     for key, own in bench["options"].items():
         about = {**shared.get(key, {}), **own}
         kind, default = KINDS[about["kind"]], about.get("default")
@@ -63,18 +64,19 @@ def _command(name: str, bench: Mapping[str, Any], shared: Mapping[str, Any]) -> 
         info: Any = option(about["help"], words, min=about.get("min"))
         if "argument" in about:
             info = typer.Argument(help=about["help"])
-        named[key] = Annotated[kind, info], default
-    named["json"] = Json, None
+        typed[key] = Annotated[kind, info], default
+    typed["json"] = Json, None
+    keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
-        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for key, (kind, default) in named.items()
+        inspect.Parameter(key, keyword, default=default, annotation=kind)
+        for key, (kind, default) in typed.items()
     ]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    command.__signature__ = inspect.Signature(parameters)
+    command.__annotations__ = {key: kind for key, (kind, _) in typed.items()}
     command.__name__ = name
     example = f"Example: deltacell bench {name} {bench['example']}"
     command.__doc__ = f"{bench['help'].strip()}\n\n{example}"
-    return command
+    return cast(Callable[..., None], command)
 
 
 _BENCHES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""`deltacell data ...`: get, import, make, show and query cells and screens."""
+"""`deltacell data ...`: download, import, generate, show and query cells and screens."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from deltacell.errors import InputError, did_you_mean
 
 
 def get(
-    names: Annotated[list[str] | None, typer.Argument(help="Downloads; if none, list all.")] = None,
-    out: Annotated[Path, option("Folder to put the files into.")] = Path("downloads"),
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Downloads; if omitted, list all.")
+    ] = None,
+    out: Annotated[Path, option("Folder for the files.")] = Path("downloads"),
 ) -> None:
     """Download public files from their official locations.
 
@@ -28,7 +30,7 @@ def get(
     for name in names or ():
         if name not in DOWNLOADS:
             what = f"unknown download '{name}'{did_you_mean(name, DOWNLOADS)}"
-            fix = f"There are: {', '.join(DOWNLOADS)}"
+            fix = f"Choose from: {', '.join(DOWNLOADS)}"
             raise InputError(what, code="unknown-download", fix=fix)
     for name in names or ():
         with progress_bar() as report:
@@ -38,23 +40,23 @@ def get(
         console().print(f"Next: deltacell data import {out} --out OUT", markup=False)
     else:
         rows = [[d.name, d.about, d.file] for d in DOWNLOADS.values()]
-        print_table("what can be downloaded", ["name", "what it is", "file"], rows)
+        print_table("downloads", ["name", "contents", "file"], rows)
 
 
 def synthetic(
     name: Annotated[
         str,
         typer.Argument(
-            help="demo, yeast for the size of the real one, or redundancy: interactions only where "
-            "two deletions cut both routes to a gene."
+            help="demo; yeast, with the size of the real cell; or redundancy, where genes interact "
+            "only if their deletions cut both routes to a gene."
         ),
     ],
-    out: Annotated[Path, option("Directory to make: OUT/cell and OUT/screens/…")],
+    out: Annotated[Path, option("Output directory, with cell and screens/synthetic.")],
     seed: Seed = 0,
     genotypes: Annotated[int | None, option("Number of genotypes.")] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Make a cell and a screen with planted interactions, reproducibly from a random seed.
+    """Generate a cell and a screen with planted interactions from a random seed.
 
     Example: deltacell data synthetic demo --out demo
     """
@@ -70,8 +72,8 @@ def synthetic(
 
 
 def info(
-    path: Annotated[Path, typer.Argument(help="A cell, a screen, or an import of both.")],
-    full: Annotated[bool, option("Also show how the rows of files were used.", "--full")] = False,
+    path: Annotated[Path, typer.Argument(help="Directory of a cell, a screen or an import.")],
+    full: Annotated[bool, option("Also show the use of each file's rows.", "--full")] = False,
     json: Json = None,
 ) -> None:
     """Summarise a cell, a screen or an import.
@@ -95,7 +97,7 @@ def info(
     elif kind in ("cell", "screen"):
         found = {kind: stats(path)}
     else:
-        what = f"its kind is {kind}, and a cell, a screen or an import was expected"
+        what = f"the directory is a {kind}; expected a cell, a screen or an import"
         raise InputError(what, code="wrong-kind", where=path)
     print_data(found, str(path), full=full)
     write_json(json, found)
@@ -107,26 +109,26 @@ Format = StrEnum("Format", ["table", "csv", "json"])
 
 
 def import_(
-    folder: Annotated[Path, typer.Argument(help="Folder of files; subfolders are read too.")],
-    out: Annotated[Path, option("Directory to make: OUT/cell and OUT/screens/STUDY.")],
-    unknown: Annotated[OnUnknown, option("What to do with unknown genes.")] = OnUnknown.drop,
+    folder: Annotated[Path, typer.Argument(help="Folder of files, including subfolders.")],
+    out: Annotated[Path, option("Output directory, with cell and screens/STUDY.")],
+    unknown: Annotated[OnUnknown, option("How to treat unknown genes.")] = OnUnknown.drop,
     phenotype: Annotated[Phenotype | None, option("Which score to read.")] = None,
     columns: Annotated[
         list[str] | None,
         option(
-            "Columns of a table with other headers: gene1=…,gene2=…,score=… for a screen, "
-            "weight=… for a network; by number if there is no header. Applies to each table with "
-            "such columns; may be repeated.",
+            "Columns of tables with other headers: gene1=…,gene2=…,score=… for a screen, "
+            "weight=… for a network; numbers for tables without a header. Applies to all tables "
+            "that have these columns; may be repeated.",
             metavar="KEY=COLUMN,…",
         ),
     ] = None,
     overwrite: Overwrite = False,
     json: Json = None,
 ) -> None:
-    """Read a folder of networks, genes, metabolism and screens, whatever the files are called.
+    """Import a folder of networks, genes, metabolism and screens, recognised by their content.
 
-    For each file it reports what was read, resolved, kept and dropped, and why. A file that is not
-    recognised is left alone; one that is damaged stops the import, and nothing is written.
+    Reports for each file what was read, resolved, kept and dropped, and why. Unrecognised files
+    are skipped; a damaged file stops the import before anything is written.
 
     Example: deltacell data import downloads --out yeast
     """
@@ -147,12 +149,12 @@ def import_(
 
 
 def query(
-    path: Annotated[Path, typer.Argument(help="A screen, or an import that holds one.")],
-    sql: Annotated[str, typer.Argument(help="SQL over `screen` and `deleted`.")],
-    format: Annotated[Format, option("How to print the result.")] = Format.table,
-    screen: Annotated[str | None, option("Screen of an import with several.")] = None,
+    path: Annotated[Path, typer.Argument(help="Directory of a screen or an import.")],
+    sql: Annotated[str, typer.Argument(help="SQL over the tables `screen` and `deleted`.")],
+    format: Annotated[Format, option("Output format.")] = Format.table,
+    screen: Annotated[str | None, option("Screen to query, if an import has several.")] = None,
 ) -> None:
-    """Run SQL on the memory-mapped columns of a screen.
+    """Query the columns of a screen with SQL.
 
     Example: deltacell data query demo "select kind, score from screen limit 5"
     """

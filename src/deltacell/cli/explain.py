@@ -12,14 +12,14 @@ from deltacell.cli.program import Html, Json, Markdown, option, write_json, writ
 
 def explain(
     a: Annotated[Path, typer.Argument(help="A run, a trace or a directory of traces.")],
-    b: Annotated[Path | None, typer.Argument(help="A second one, which takes longer.")] = None,
+    b: Annotated[Path | None, typer.Argument(help="A second one, which is slower.")] = None,
     json: Json = None,
     markdown: Markdown = None,
     html: Html = None,
     full: Annotated[bool, option("Print all lists and tables.", "--full")] = False,
-    fail_if: Annotated[str | None, option("Exit with 1 if this holds: 'slower > 10%'.")] = None,
+    fail_if: Annotated[str | None, option("Exit with 1 if true: 'slower > 10%'.")] = None,
 ) -> None:
-    """Explain where the time goes, or why B takes longer than A: the cause, then the numbers.
+    """Explain where the time goes, or why B is slower than A: the cause, then the numbers.
 
     Works on runs of this program and on traces of any PyTorch program.
 
@@ -36,7 +36,7 @@ def explain(
     with progress_bar() as report:
         explanation = explained(a, b, progress=report)
     result = explanation.to_json()
-    # Files first: a reader of the output that goes away, as `head` does, must not cost them.
+    # Files first, in case the reader of the output, such as `head`, closes the pipe.
     write_json(json, result)
     write_rendered(markdown, markdown_explanation, result)
     write_rendered(html, explanation_page, result)
@@ -50,11 +50,11 @@ def explain(
 
 
 def reconcile(
-    file: Annotated[Path, typer.Argument(help="YAML file: two trainings and what was measured.")],
+    file: Annotated[Path, typer.Argument(help="YAML file of trainings and measurements.")],
     json: Json = None,
     markdown: Markdown = None,
 ) -> None:
-    """Reconcile measurements that disagree: what each supports, and which is wrong.
+    """Reconcile contradictory measurements: what each one supports, and which is wrong.
 
     Example: deltacell reconcile docs/how-to/dango-against-hetero.yaml
     """

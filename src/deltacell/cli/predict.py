@@ -27,21 +27,21 @@ BASELINES = "global_mean,additive,boosted_trees"
 
 def evaluate(
     runs: Annotated[list[Path], typer.Argument(help="Run directories; seeds are grouped.")],
-    baselines: Annotated[str, option("Comma-separated names.")] = BASELINES,
+    baselines: Annotated[str, option("Baselines to compare with, comma-separated.")] = BASELINES,
     weights: Weights = "best",
-    samples: Annotated[int | None, option("Test rows to draw; all by default.")] = None,
-    threshold: Annotated[float, option("Scores at or below it are hits, for AUROC.")] = -0.08,
-    on: Annotated[Path | None, option("Test on this screen, without training rows.")] = None,
-    beyond: Annotated[float, option("With --on: also test rows so far from 0.")] = 0.08,
-    zeros: Annotated[int, option("Non-hits to draw for a list of hits.")] = 100_000,
+    samples: Annotated[int | None, option("Number of test rows; all by default.")] = None,
+    threshold: Annotated[float, option("Maximum score of a hit, for AUROC.")] = -0.08,
+    on: Annotated[Path | None, option("Test on another screen, without training rows.")] = None,
+    beyond: Annotated[float, option("With --on: also test rows this far from 0.")] = 0.08,
+    zeros: Annotated[int, option("Number of non-hits to draw for a list of hits.")] = 100_000,
     json: Json = None,
     markdown: Markdown = None,
-    figures: Annotated[Path | None, option("Also draw figures into this directory.")] = None,
+    figures: Annotated[Path | None, option("Also write figures to this directory.")] = None,
 ) -> None:
-    """Test runs and baselines on the same rows: metrics with intervals, and which one is best.
+    """Test runs and baselines on the same rows: metrics with intervals, and the best predictor.
 
-    Baselines are fitted on the same training part. For a list of hits, non-hits are drawn as if
-    every query gene had been crossed with every array gene.
+    Baselines are fitted on the same training part. For a list of hits, non-hits are drawn on the
+    assumption that every query gene was crossed with every array gene.
 
     Example: deltacell evaluate runs/demo-seed0 runs/demo-seed1 --figures figures
     """
@@ -53,7 +53,7 @@ def evaluate(
     options |= {"weights": weights, "threshold": threshold}
     found = verbs.evaluate(runs, baselines=split_names(baselines) or [], **options)
     result = found.evaluation.to_json()
-    # Files first: a reader of the output that goes away, as `head` does, must not cost them.
+    # Files first, in case the reader of the output, such as `head`, closes the pipe.
     write_json(json, result)
     write_rendered(markdown, markdown_evaluation, result)
     if figures is not None:
@@ -64,30 +64,30 @@ def evaluate(
 
 def predict(
     runs: Annotated[list[str], typer.Argument(help="Run directories; several give a spread.")],
-    sets: Annotated[str, option("pairs, triples, with GENE..., or a file with a set per line.")],
+    sets: Annotated[str, option("pairs, triples, with GENE..., or a file with one set per line.")],
     genes: Annotated[str, option("Genes to combine: screen, all, or a file.")] = "screen",
     top: Annotated[int | None, option("Sets to keep at each end.", show_default="1000")] = None,
-    above: Annotated[float | None, option("Keep all with at least this score.")] = None,
-    below: Annotated[float | None, option("Keep all with at most this score.")] = None,
+    above: Annotated[float | None, option("Keep all sets with at least this score.")] = None,
+    below: Annotated[float | None, option("Keep all sets with at most this score.")] = None,
     status: Annotated[str | None, option("Some of untested,tested,measured; or any.")] = None,
-    linked: Annotated[bool, option("Also keep sets of linked genes, marked.", "--linked")] = False,
-    distance: Annotated[int, option("Genes closer than these base pairs are linked.")] = 200_000,
+    linked: Annotated[bool, option("Also keep sets of linked genes.", "--linked")] = False,
+    distance: Annotated[int, option("Base pairs within which genes are linked.")] = 200_000,
     size: Annotated[int | None, option("Genes per set, for --sets with.")] = None,
     weights: Weights = "best",
     out: Annotated[Path | None, option("Parquet file; named after --sets by default.")] = None,
     html: Html = None,
     csv: Annotated[Path | None, option("Also write all rows as .csv or .tsv.")] = None,
-    xlsx: Annotated[Path | None, option("Also write all rows as a workbook, .xlsx.")] = None,
+    xlsx: Annotated[Path | None, option("Also write all rows as .xlsx.")] = None,
     cytoscape: Annotated[Path | None, option("Also write PREFIX.*.tsv for Cytoscape.")] = None,
     json: Json = None,
-    link: Annotated[str | None, option("URL of a gene, with {gene} or {name}.")] = None,
+    link: Annotated[str | None, option("URL template of a gene, with {gene} or {name}.")] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Rank gene sets by their predicted score, with the evidence for each.
 
-    By default it ranks the untested sets of the screen's genes and keeps both ends.
+    Ranks untested sets of the screen's genes by default, and keeps both ends of the ranking.
 
-    Rerun the command to resume one that was stopped. Under torchrun, processes share the work.
+    Rerun the command to resume after a stop. Under torchrun, the processes share the work.
 
     Example: deltacell predict runs/demo --sets pairs --html pairs.html
     """
@@ -102,12 +102,12 @@ def predict(
         given = " ".join([sets, *more])
     name = re.sub(r"[^\w.]+", "-", Path(sets).stem if Path(sets).is_file() else given)
     out = out or Path(f"predicted-{name}.parquet")
-    # What surely cannot be written is an error before hours of work.
+    # Detect paths that cannot be written before hours of work.
     if any(place is not None and place.is_dir() for place in (out, html, csv, xlsx, json)):
-        raise InputError("a directory is given; expected a file to write", code="is-a-directory")
+        raise InputError("the output is a directory; expected a file", code="is-a-directory")
     suffix = out.suffix.lower(), ".xlsx" if xlsx is None else xlsx.suffix.lower()
     if suffix[0] in (".html", ".csv", ".tsv", ".xlsx", ".json") or suffix[1] != ".xlsx":
-        raise InputError("--out is a .parquet file, and --xlsx a .xlsx", code="wrong-suffix")
+        raise InputError("--out must be a .parquet file, and --xlsx .xlsx", code="wrong-suffix")
     options: dict[str, Any] = {"top": top, "above": above, "below": below, "status": status}
     options |= {"genes": genes, "size": size, "distance": distance, "linked": linked}
     options |= {"out": out, "overwrite": overwrite, "weights": weights}
@@ -119,7 +119,7 @@ def predict(
         return
     with progress_bar() as bar:
         result = ranking.page_data(link, bar) if html or json else ranking.to_json()
-    # Files first: a reader of the output that goes away, as `head` does, must not cost them.
+    # Files first, in case the reader of the output, such as `head`, closes the pipe.
     write_json(json, result)
     write_rendered(html, ranking_page, result)
     for table in (csv, xlsx):
@@ -156,8 +156,8 @@ def why(
 
 
 def _runs_and_genes(words: list[str]) -> tuple[list[str], list[str]]:
-    """Return which words are run directories, and the genes of the others."""
-    # A gene name has no folder before it.
+    """Split words into run directories and genes."""
+    # A gene name contains no slash.
     runs = [w for w in words if Path(w, "run.json").is_file() or Path(w).name != w]
     genes = " ".join(word for word in words if word not in runs)
     return runs, genes.replace(",", " ").split()

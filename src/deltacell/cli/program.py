@@ -1,4 +1,4 @@
-"""What all commands share: options, completion, and how results are written."""
+"""Shared by all commands: options, completion and writing results."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from typer.core import TyperGroup
 
 from deltacell.files import write_text
 
-STOPPED = 130  # the exit code of a command that Ctrl-C stopped, as in shells
-
 
 class Program(TyperGroup):
-    """The commands: `--debug` may stand anywhere, and Ctrl-C shows no stack trace."""
+    """Accepts `--debug` anywhere."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         options = args[: args.index("--")] if "--" in args else args
@@ -24,13 +22,6 @@ class Program(TyperGroup):
             rest = args[len(options) :]
             args = ["--debug", *(word for word in options if word != "--debug"), *rest]
         return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            typer.secho("stopped", err=True)
-            raise typer.Exit(STOPPED) from None
 
 
 def complete_override(incomplete: str) -> list[str]:
@@ -49,13 +40,13 @@ Json = Annotated[Path | None, option("Also write the result as JSON.")]
 Markdown = Annotated[Path | None, option("Also write the tables as Markdown.")]
 Html = Annotated[Path | None, option("Also write a self-contained HTML page.")]
 Seed = Annotated[int, option("Random seed.")]
-Weights = Annotated[str, option("Checkpoint: best (by validation) or last.")]
-ConfigDir = Annotated[Path | None, option("Your own configs, such as DIR/experiment/mine.yaml.")]
-Overwrite = Annotated[bool, option("Replace the output of an earlier command.", "--overwrite")]
+Weights = Annotated[str, option("Checkpoint to use: best (by validation) or last.")]
+ConfigDir = Annotated[Path | None, option("Your configs: DIR/experiment/mine.yaml.")]
+Overwrite = Annotated[bool, option("Replace existing output.", "--overwrite")]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
-        help="A config: experiment=demo model=hetero_cell trainer.devices=2.",
+        help="Config overrides: experiment=demo model=dango trainer.devices=2.",
         autocompletion=complete_override,
     ),
 ]
@@ -70,13 +61,12 @@ def write_json(path: Path | None, data: Any) -> None:
 
 
 def write_rendered(path: Path | None, render: Callable[[Any], str], data: Any) -> None:
-    """Write a result as a text file, if a path is given."""
     if path is not None:
         write_text(path, render(data), what="the result")
 
 
 def tell(sentence: str) -> None:
-    """Print to stderr, in characters that are safe on a terminal."""
+    """Print to stderr, without control characters."""
     from deltacell.report.terminal import printable
 
     typer.secho(printable(sentence), err=True)

@@ -1,4 +1,4 @@
-"""`deltacell start` and `deltacell demo`: from tables, or a synthetic cell, to a ranked list."""
+"""`deltacell start` and `deltacell demo`: from tables or a synthetic cell to a ranked list."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from deltacell.cli.program import Seed, option, tell
 
 
 def start(
-    folder: Annotated[Path, typer.Argument(help="Your tables: a screen, and networks if any.")],
-    settings: Annotated[list[str] | None, typer.Argument(help="Settings, as for train.")] = None,
-    out: Annotated[Path | None, option("Directory to write; by default FOLDER-results.")] = None,
-    top: Annotated[int, option("Sets to keep at each end of the ranking.")] = 100,
+    folder: Annotated[Path, typer.Argument(help="Folder of tables: a screen, and any networks.")],
+    settings: Annotated[list[str] | None, typer.Argument(help="Overrides, as for train.")] = None,
+    out: Annotated[Path | None, option("Output directory; FOLDER-results by default.")] = None,
+    top: Annotated[int, option("Number of sets at each end of the ranking.")] = 100,
 ) -> None:
-    """Import tables, fit a predictor that suits them, test it, rank untested sets, make a page.
+    """Import tables, fit and test a predictor, rank untested sets and write an HTML page.
 
-    It first estimates how long that takes. Rerun the command to resume one that was stopped.
+    First estimates how long this takes. Rerun the command to resume after a stop.
 
     Example: deltacell start tables --out results
     """
@@ -37,11 +37,10 @@ def start(
         if not exists:
             _carry_out(command)
     took = duration_text(time.monotonic() - began)
-    typer.echo(f"It took {took}. Open {out / PAGE}; how good it is: {out / TABLES}")
+    typer.echo(f"Done in {took}. Open {out / PAGE}; test results: {out / TABLES}")
 
 
 def _carry_out(command: Sequence[str]) -> None:
-    """Show a command and run it; end as it ends where it does not succeed."""
     from deltacell.cli.app import app
 
     typer.secho(f"$ {shlex.join(['deltacell', *command])}\n", dim=True)
@@ -51,17 +50,17 @@ def _carry_out(command: Sequence[str]) -> None:
 
 
 def demo(
-    out: Annotated[Path, option("Directory; replaces an earlier demo there.")] = Path("demo"),
+    out: Annotated[Path, option("Output directory; replaces an earlier demo.")] = Path("demo"),
     seed: Seed = 0,
 ) -> None:
-    """Train models on a synthetic cell, test, explain and rank; all of it on one page.
+    """Train, test and explain models of a synthetic cell, rank gene sets and write an HTML page.
 
-    What interacts in that cell is known, so the ranking can be compared with the truth. Every
-    command is shown before it runs. It takes two or three minutes.
+    The interactions of that cell are known, so the ranking can be compared with the truth. Every
+    command is printed before it runs. Takes two to three minutes.
 
     Example: deltacell demo --out demo
     """
-    # On so small a cell, threads would only wait for each other.
+    # On such a small cell, threads would only wait for each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from deltacell.demo.steps import PAGE, clear, results, steps
     from deltacell.files import write_text
@@ -71,7 +70,7 @@ def demo(
     begun = time.monotonic()
     total = len(steps(out, seed))
     for number in range(total):
-        # Only after the training is it known which run ranks.
+        # The run that ranks is known only after the training.
         step = steps(out, seed)[number]
         typer.secho(f"\n{number + 1} of {total}: {step.title}", bold=True)
         typer.echo(step.words)
@@ -80,5 +79,5 @@ def demo(
     found = results(out, seed, seconds)
     write_text(out / PAGE, demo_page(found), what="the page")
     typer.secho(f"\n{found['recovered']['sentence']}", bold=True)
-    typer.echo(f"It took {seconds:.0f} s. Now open {out / PAGE}.")
+    typer.echo(f"Done in {seconds:.0f} s. Open {out / PAGE}.")
     typer.echo("With your own tables: deltacell start FOLDER")

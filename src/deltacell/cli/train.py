@@ -1,4 +1,4 @@
-"""`deltacell train`, `modes` and `slurm train`: from a config to a run, or to the script of one."""
+"""`deltacell train`, `modes` and `slurm train`: from a config to a run or a job script."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 def train(
     overrides: Overrides = None,
-    resume: Annotated[Path | None, option("Resume this run from its last checkpoint.")] = None,
-    from_: Annotated[str, option("Checkpoint to resume from, or best.", "--from")] = "last",
-    cfg: Annotated[str | None, option("Print the whole config and exit; always job.")] = None,
+    resume: Annotated[Path | None, option("Run directory to resume.")] = None,
+    from_: Annotated[str, option("Checkpoint: last, best or a file name.", "--from")] = "last",
+    cfg: Annotated[str | None, option("With job: print the complete config and exit.")] = None,
     config_dir: ConfigDir = None,
 ) -> None:
-    """Train or fit a predictor; the run is a directory that can be explained and resumed.
+    """Train or fit a predictor; the result is a run directory.
 
-    With data.folder=FOLDER alone, the model and its settings are chosen to suit the data.
+    With data.folder=FOLDER and no model, the model and its settings are chosen for the data.
 
-    On a signal (Ctrl-C, Slurm's pre-emption) it saves first and exits with 128 + the signal. A
-    predictor that is fitted in one call (model=boosted_trees) is fitted again when resumed.
+    On a signal (Ctrl-C, Slurm's pre-emption) it saves a checkpoint and exits with 128 + the signal.
+    A predictor that is fitted in one call (model=boosted_trees) starts again when resumed.
 
     Example: deltacell train experiment=demo trainer.epochs=5 seed=1
     """
@@ -41,7 +41,7 @@ def train(
     if cfg not in (None, "job"):
         raise InputError(f"--cfg is '{cfg}'; expected job", code="unknown-name")
     if resume is None and from_ != "last":
-        raise InputError("--from needs --resume RUN", code="conflicting-settings")
+        raise InputError("--from requires --resume RUN", code="conflicting-settings")
     config = _composed(words, config_dir) if resume is None else resumed_config(resume, words)
     several = not config.model.fitted
     if cfg is not None:
@@ -59,7 +59,7 @@ def train(
 
 
 def _composed(overrides: list[str], folder: Path | None) -> Config:
-    """Return the config that was typed; if that names no model, one that suits the data."""
+    """Return the config of the overrides; if they name data but no model, one for the data."""
     from deltacell.train.compose import compose, suited_config
 
     named = {word.partition("=")[0].lstrip("+") for word in overrides}
@@ -67,13 +67,12 @@ def _composed(overrides: list[str], folder: Path | None) -> Config:
     if chosen or not named & {"data.folder", "data.cell"}:
         return compose(overrides, folder=folder)
     config, settings = suited_config(overrides, folder)
-    told = " ".join(f"{key}={value}" for key, value in settings.items())
-    tell(f"No model is named, so these settings were chosen to suit the data: {told}")
+    text = " ".join(f"{key}={value}" for key, value in settings.items())
+    tell(f"No model was given; settings chosen for the data: {text}")
     return config
 
 
 def _launched(config: Config, resume: Path | None, which: str, words: list[str]) -> int:
-    """Train in several processes, which all get the same directory; return the signal, or 0."""
     from deltacell.errors import DeltacellError
     from deltacell.profile.record import Status, read_run
     from deltacell.train.processes import RankError, accelerator_of, launch
@@ -85,7 +84,7 @@ def _launched(config: Config, resume: Path | None, which: str, words: list[str])
     try:
         signal = launch(["train", *words, *where], config.trainer.devices)
     except RankError as error:
-        # The first rank may only know later what failed first, or was killed.
+        # Rank 0 does not know which rank failed first, or may have been killed.
         with suppress(DeltacellError), opened(path) as directory:
             if directory.record.status in (Status.running, Status.failed):
                 directory.end(Status.failed, error=str(error))
@@ -94,23 +93,18 @@ def _launched(config: Config, resume: Path | None, which: str, words: list[str])
 
 
 def _run_as_rank(config: Config, resume: Path | None, which: str) -> None:
-    """Train as one of several processes; the launcher reads the outcome from the run's record."""
-    import faulthandler
-
     from deltacell.train.processes import end_with_parent, leave_error
 
-    faulthandler.enable()
     end_with_parent()
     try:
         _run(config, resume, which)
     except Exception as error:
-        # The launcher says it once, for whichever rank was the first.
+        # The launcher reports the first error of all ranks.
         leave_error(error)
         raise typer.Exit(1) from error
 
 
 def _run(config: Config, resume: Path | None, which: str) -> int:
-    """Train in this process; return the signal that stopped it, or 0."""
     from deltacell.report.bench import print_rates
     from deltacell.report.progress import print_outcome
     from deltacell.train.run import train
@@ -128,7 +122,7 @@ def _run(config: Config, resume: Path | None, which: str) -> int:
 def modes(
     overrides: Overrides, steps: Annotated[int, option("Batches per mode.")] = 30, json: Json = None
 ) -> None:
-    """Run every execution mode of a config briefly, and compare rates and costs.
+    """Run every execution mode of a config briefly, and compare their speed.
 
     Example: deltacell modes experiment=demo --steps 20
     """
@@ -149,20 +143,20 @@ def modes(
 def slurm(
     overrides: Overrides = None,
     nodes: Annotated[int | None, option("Number of nodes.")] = None,
-    gpus_per_node: Annotated[int | None, option("GPUs, one process each; CPUs if absent.")] = None,
+    gpus_per_node: Annotated[int | None, option("GPUs, one process each; CPUs if omitted.")] = None,
     cpus_per_task: Annotated[int | None, option("Cores and threads per process.")] = None,
-    time: Annotated[str, option("Time limit; it saves two minutes earlier.")] = "24:00:00",
+    time: Annotated[str, option("Time limit; the job saves two minutes before it.")] = "24:00:00",
     partition: Annotated[str | None, option("Partitions, comma-separated.")] = None,
-    account: Annotated[str | None, option("The account to charge.")] = None,
-    mem: Annotated[str | None, option("Memory per node: 32G.")] = None,
-    seeds: Annotated[str | None, option("An array of jobs, one per seed: 0-4 or 1,5,7.")] = None,
+    account: Annotated[str | None, option("Account to charge.")] = None,
+    mem: Annotated[str | None, option("Memory per node, such as 32G.")] = None,
+    seeds: Annotated[str | None, option("Job array with one job per seed: 0-4 or 1,5,7.")] = None,
     requeue: Annotated[bool, option("Requeue and resume when stopped.", "--requeue")] = False,
     job_name: Annotated[str | None, option("Job name; by default the config's.")] = None,
     config_dir: ConfigDir = None,
 ) -> None:
-    """Write the script of a Slurm job that trains to the standard output.
+    """Print the script of a Slurm job that trains.
 
-    The config is checked here, so that a mistake is found before the job waits in a queue.
+    The config is checked now, so that mistakes are found before the job is queued.
 
     Example: deltacell slurm train experiment=demo --seeds 0-4 > job.sbatch
     """
@@ -171,6 +165,6 @@ def slurm(
     asked = (nodes, gpus_per_node, cpus_per_task, time, partition, account, mem, seeds, job_name)
     job = Job(*asked, requeue=requeue)
     folder = None if config_dir is None else config_dir.absolute()
-    # By its path, because a job may not have the environment that is active here.
+    # The full path, because a job may not have the active environment.
     program = [sys.executable, "-m", "deltacell"]
     typer.echo(job_script(overrides or [], job, program, folder), nl=False)

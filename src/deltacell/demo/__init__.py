@@ -1,1 +1,1 @@
-"""The demonstration: a made-up cell whose truth is known, from its making to a ranked list."""
+"""The demo: from a synthetic cell with planted interactions to a ranked list."""

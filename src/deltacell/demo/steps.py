@@ -1,11 +1,10 @@
-"""The demonstration as commands, and how much of the planted truth it found."""
+"""The demo as commands, and how many planted interactions it found."""
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from importlib import resources
 from pathlib import Path
@@ -16,7 +15,7 @@ import yaml  # type: ignore[import-untyped]
 
 from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.files import TEMPORARY
+from deltacell.files import TEMPORARY, read_json
 from deltacell.predict.ensemble import genotypes_of
 from deltacell.predict.gene_sets import Block, Combinations
 from deltacell.predict.ranking_file import LOWEST
@@ -31,22 +30,20 @@ from deltacell.train.data import load_data
 from deltacell.train.run_directory import resumed_config
 from deltacell.words import hydra_text
 
+# The titles of the runs, in the order of the page.
 TITLES = {"pairs": "Pair trees", "dango": "DANGO", "hetero_cell": "HeteroCell"}
-"""The name of each model, by its run, in the order in which they are shown."""
-
 PAGE = "index.html"
+# The output of the steps.
 MADE = {
     *("cell", "screens", MANIFEST, ACCOUNT, *TITLES, "figures", PAGE),
     *("evaluation.json", "evaluation.md", "explanation.json", "explanation.html"),
     *("ranking.json", "ranking.html", "ranking.parquet", "ranking.parquet.partial"),
 }
-"""What the steps leave in the folder."""
-
-FIRST = 20  # sets at the head of a ranking that are held against the truth
+FIRST = 20  # sets at the head of a ranking that are compared with the planted interactions
 
 
 class Step(NamedTuple):
-    """One step of the demonstration: its title, what it is for, and what follows `deltacell`."""
+    """A step of the demo: its title, its explanation, and the arguments of `deltacell`."""
 
     title: str
     words: str
@@ -60,7 +57,7 @@ def _texts() -> dict[str, Any]:
 
 
 def steps(folder: Path, seed: int = 0) -> list[Step]:
-    """Return the steps; the run that ranks is the best by validation of those that are there."""
+    """Return the steps; the last one ranks with the best run so far, by validation."""
     records = [read_run(path.parent) for path in folder.glob(f"*/{RUN_FILE}")]
     values = {one.path: one.best.value or 0.0 for one in records if one.best}
     best = max(values, key=values.__getitem__, default=folder / "pairs")
@@ -77,18 +74,18 @@ def steps(folder: Path, seed: int = 0) -> list[Step]:
 
 
 def clear(folder: Path) -> None:
-    """Remove an earlier demonstration; a folder that holds anything else is an error."""
+    """Remove an earlier demo; a folder with anything else in it is an error."""
     if not folder.exists():
         return
     names = {e.name for e in folder.iterdir() if not e.name.endswith(TEMPORARY)}
     runs = [folder / name for name in TITLES if name in names]
-    # A user's own data are called a cell and screens too, and must not be removed.
+    # A user's own import also has a cell and screens, and must not be removed.
     if names and not (
         names <= MADE
         and read_manifest(folder)["meta"]["screens"] == ["synthetic"]
         and all((run / "run.json").is_file() for run in runs)
     ):
-        what = "the folder holds something else than a demo; choose another --out"
+        what = "the folder contains something other than a demo; choose another --out"
         raise InputError(what, code="not-a-demo", where=folder)
     shutil.rmtree(folder)
 
@@ -96,11 +93,10 @@ def clear(folder: Path) -> None:
 def recovered(
     cell: Cell, screen: Screen, sets: Sequence[Sequence[str]], seed: int
 ) -> dict[str, Any]:
-    """Compare the head of a ranking of untested triples, by gene names, with the planted truth.
+    """Compare the head of a ranking of untested triples with the planted interactions.
 
-    ``cell`` is the synthetic cell, or the part of it that was screened, and ``seed`` that of the
-    screen. ``sets`` untested triples were ranked, of which ``planted`` have a planted interaction;
-    so many of the first would by ``chance``.
+    In the result, ``planted`` of the ``sets`` untested triples have a planted interaction, and
+    ``chance`` is the number expected in the head.
     """
     planted = Planted.of(cell, seed)
     head = np.array([[cell.genes.index(name) for name in names] for names in sets[:FIRST]])
@@ -125,16 +121,14 @@ def recovered(
 
 
 def head_of_ranking(folder: Path) -> list[dict[str, Any]]:
-    return [row for row in _read(folder, "ranking")["rows"] if row["end"] == LOWEST][:FIRST]
-
-
-def _read(folder: Path, name: str) -> Any:
-    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    ranking = read_json(folder / "ranking.json", what="the ranking")
+    return [row for row in ranking["rows"] if row["end"] == LOWEST][:FIRST]
 
 
 def results(folder: Path, seed: int, seconds: float | None = None) -> dict[str, Any]:
-    """Return what the steps left in a folder, as `report.predict.demo_page` takes it."""
-    evaluation, explanation = (_read(folder, name) for name in ("evaluation", "explanation"))
+    """Return the results of the steps, for `report.predict.demo_page`."""
+    evaluation = read_json(folder / "evaluation.json", what="the evaluation")
+    explanation = read_json(folder / "explanation.json", what="the explanation")
     run = folder / next(iter(TITLES))
     data = load_data(resumed_config(run), run / SPLIT)
     cell, screen, head, texts = data.cell, data.screen, head_of_ranking(folder), _texts()
@@ -148,7 +142,18 @@ def results(folder: Path, seed: int, seconds: float | None = None) -> dict[str, 
         "seconds": seconds,
         "cell": {"screened genes": cell.n_genes, "relations": len(cell.relations), "edges": edges},
         "screen": {"genotypes": len(screen), **screen.stats()["kinds"]},
-        "models": [_model(model, record, scores) for model, record in records.items()],
+        "models": [
+            {
+                "name": f"{TITLES[model]} ({record.name})",
+                "parameters": record.n_parameters,
+                # Pair trees are fitted in one call, without epochs.
+                "epochs": None if model == "pairs" else record.last and record.last.epoch,
+                "seconds": _seconds(record),
+                "pearson": scores[record.name]["pearson"],
+                "limit": record.limits or "It is fitted in one call.",
+            }
+            for model, record in records.items()
+        ],
         "baselines": [{"name": name, "pearson": scores[name]["pearson"]} for name in baselines],
         "verdict": evaluation["verdicts"][0]["sentence"],
         "comparison": explanation["sentence"],
@@ -163,16 +168,6 @@ def results(folder: Path, seed: int, seconds: float | None = None) -> dict[str, 
     }
 
 
-def _model(model: str, record: RunRecord, scores: Mapping[str, Any]) -> dict[str, Any]:
-    # What is fitted in one call has trees, and no epochs.
-    fitted = model == "pairs"
-    limit = "It is fitted in one call." if fitted else "Where its time goes was not recorded."
-    ends = [datetime.fromisoformat(at) for at in (record.started, record.ended) if at]
-    return {
-        "name": f"{TITLES[model]} ({record.name})",
-        "parameters": record.n_parameters,
-        "epochs": None if fitted else record.last and record.last.epoch,
-        "seconds": (ends[-1] - ends[0]).total_seconds(),
-        "pearson": scores[record.name]["pearson"],
-        "limit": record.limits or limit,
-    }
+def _seconds(record: RunRecord) -> float:
+    started, ended = (datetime.fromisoformat(at or "") for at in (record.started, record.ended))
+    return (ended - started).total_seconds()

@@ -1,4 +1,4 @@
-"""From overrides, as they are typed, to a config; and a config as text and back."""
+"""Compose configs from overrides, and convert them to YAML and back."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -18,13 +19,14 @@ from hydra import initialize_config_module
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from deltacell import store
 from deltacell.cell import Cell
-from deltacell.errors import InputError
+from deltacell.errors import InputError, did_you_mean
 from deltacell.screen import Screen
 from deltacell.train.config import (
     ANY_KEYS,
@@ -34,27 +36,29 @@ from deltacell.train.config import (
     Config,
     NoLossConfig,
     check,
-    nearest,
     unknown_name,
 )
 from deltacell.train.data import sources
+from deltacell.words import hydra_text
 
 Where = str | os.PathLike[str] | None
 
 
 def compose(overrides: Sequence[str] = (), *, folder: Where = None) -> Config:
-    """Return the config that overrides such as ``trainer.devices=4`` make, checked.
+    """Compose and check a config from overrides such as ``trainer.devices=4``.
 
     `folder` is a directory of your own configs, such as ``FOLDER/experiment/mine.yaml``.
     """
-    with _hydra(), _readable():
-        search = []
-        if folder is not None:
-            if not Path(folder).is_dir():
-                raise InputError("not a directory of configs", code="no-directory", where=folder)
-            quoted = str(Path(folder).resolve()).replace("\\", "\\\\").replace("'", "\\'")
-            search = [f"hydra.searchpath=['file://{quoted}']"]
-        composed = hydra_compose("config", [*search, *map(_override, overrides)])
+    with _readable():
+        parsed = [parse_override(text) for text in overrides]
+        names = tuple(str(one.input_line) for one in parsed if one.key_or_group in GROUPS)
+        # Files in a user's folder may change between two calls, so they are not cached.
+        composed = _compose_groups(names, folder) if folder else deepcopy(_shipped(names))
+        for one in parsed:
+            if one.key_or_group not in GROUPS:
+                # Mappings accept new names.
+                add = f"{one.key_or_group}.".startswith(_MAPPINGS)
+                OmegaConf.update(composed, one.key_or_group, one.value(), force_add=add)
         OmegaConf.resolve(composed)
         return _checked(composed)
 
@@ -63,16 +67,13 @@ def to_yaml(config: Config) -> str:
     return OmegaConf.to_yaml(OmegaConf.structured(config))
 
 
-_LONGEST = 1_000_000
-
-
 def from_yaml(text: str, *, where: Where = None) -> Config:
-    """Return the config of a text that `to_yaml` made; an unknown key is an error."""
+    """Return the config from the text of `to_yaml`; an unknown key is an error."""
     with _readable(where):
-        if len(text) > _LONGEST:
-            raise ValueError(f"more than {_LONGEST:,} characters")
+        if len(text) > 1_000_000:
+            raise ValueError("more than a million characters")
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            # Nested aliases can fill any memory, and a saved config is resolved.
+            # Nested aliases can exhaust memory, and a saved config has no references.
             unsafe = isinstance(event, yaml.ScalarEvent) and "${" in event.value
             if unsafe or isinstance(event, yaml.AliasEvent):
                 raise ValueError(f"aliases and references, line {event.start_mark.line + 1}")
@@ -96,12 +97,6 @@ def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
         return _checked(changed)
 
 
-def with_overrides(config: Config, overrides: Sequence[str]) -> Config:
-    with _readable():
-        given = OmegaConf.from_dotlist(list(overrides))
-        return _checked(OmegaConf.merge(OmegaConf.structured(config), given))
-
-
 def _checked(composed: Any) -> Config:
     config = cast(Config, OmegaConf.to_object(composed))
     check(config)
@@ -109,25 +104,34 @@ def _checked(composed: Any) -> Config:
 
 
 _LOCK = threading.RLock()
+_MAPPINGS = tuple(f"{key}." for key, kind in ANY_KEYS.items() if kind.startswith("dict"))
 
 
-@contextmanager
-def _hydra() -> Iterator[None]:
-    """Initialise Hydra, in one thread at a time; one in use is put back afterwards."""
+def _compose_groups(names: tuple[str, ...], folder: Where = None) -> DictConfig:
+    """Compose the files of experiments, models and other groups, in one thread at a time."""
+    search = []
+    if folder is not None:
+        if not Path(folder).is_dir():
+            raise InputError("not a directory of configs", code="no-directory", where=folder)
+        search = [f"hydra.searchpath=[{hydra_text(f'file://{Path(folder).resolve()}')}]"]
     with _LOCK:
         _store_schemas(ConfigStore.instance())
+        # A Hydra that is in use is restored afterwards.
         theirs, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
         try:
             with initialize_config_module("deltacell.conf", version_base="1.3"):
-                yield
+                return hydra_compose("config", [*search, *names])
         finally:
             GlobalHydra.instance().hydra = theirs
+
+
+_shipped = cache(_compose_groups)
 
 
 @cache
 def _store_schemas(store: ConfigStore) -> None:
     whole = OmegaConf.structured(Config)
-    # Left open, or the keys of one model would stay when another is chosen.
+    # Otherwise the keys of one model would remain when another is chosen.
     whole.model = whole.loss = "???"
     store.store(group="deltacell", name="config", node=whole)
     for group, kinds in (("model", MODELS), ("loss", LOSSES)):
@@ -139,42 +143,37 @@ def _store_schemas(store: ConfigStore) -> None:
 
 
 def _string_channels(_root_: DictConfig) -> list[str]:
-    """Return the channels of STRING among the cell's relations; all six if none are named."""
+    """Return the STRING channels among ``data.relations``, or all six if that is null."""
     from deltacell.models import STRING_RELATIONS
 
-    # Hydra also resolves parts of the config that lack the key; hence select.
+    # Hydra also resolves parts of the config that lack the key.
     named = OmegaConf.select(_root_, "data.relations")
     return [n for n in (STRING_RELATIONS if named is None else named) if n in STRING_RELATIONS]
 
 
-def _override(text: str) -> str:
-    """Return an override with the pluses that Hydra wants, and no others."""
+def parse_override(text: str) -> Override:
+    """Parse an override without the pluses that Hydra asks for, and check its form and key."""
     try:
-        override = OverridesParser.create().parse_override(text)
-        name, value, plain = override.key_or_group, override.value(), text.lstrip("+")
+        override = OverridesParser.create().parse_override(text.lstrip("+"))
+        name, value = override.key_or_group, override.value()
         is_name = isinstance(value, str) or (name == "ablation" and isinstance(value, list))
         is_plain = not (override.is_delete() or override.package or override.is_sweep_override())
         if not is_plain or (name in GROUPS and not is_name):
             raise HydraException
     except HydraException as error:
         what = f"'{text}' is not of the form KEY=VALUE, with one value and without spaces"
-        fix = "Quote special characters twice, also for the shell: \"KEY='VALUE'\"."
+        fix = "Quote special characters for the shell and for Hydra: \"KEY='VALUE'\"."
         raise InputError(what, code="unreadable-override", fix=fix) from error
-    if name in GROUPS:
-        return plain
-    mappings = tuple(f"{key}." for key, kind in ANY_KEYS.items() if kind.startswith("dict"))
-    if f"{name}.".startswith(mappings):
-        # New names of a mapping are welcome, which Hydra takes with pluses only.
-        return f"++{plain}"
-    known = any(f"{key}.".startswith(f"{name}.") for key in ANY_KEYS)
+    known = any(f"{key}.".startswith(f"{name}.") for key in (*ANY_KEYS, *GROUPS))
+    known |= f"{name}.".startswith(_MAPPINGS)
     if not known or name in ("model.name", "loss.name"):
         raise _unknown_key(name)
-    return plain
+    return override
 
 
 @contextmanager
 def _readable(where: Where = None) -> Iterator[None]:
-    """Turn what Hydra and OmegaConf raise into an error that names the key and what is expected."""
+    """Convert errors of Hydra and OmegaConf to an `InputError` that names the key."""
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
@@ -210,25 +209,29 @@ def _unknown_key(name: str, where: Where = None) -> InputError:
     if name in ANY_KEYS:
         part = name.partition(".")[0]
         what += f" for this {part}; choose another {part} with {part}=NAME"
-    elif near := nearest(name, [*ANY_KEYS, *GROUPS]):
-        what += f" (did you mean '{near}'?)"
+    else:
+        # ``epochs`` stands for trainer.epochs rather than for a key of one model.
+        keys = sorted(ANY_KEYS, key=lambda key: key.startswith(("model.", "loss.")))
+        last = name.rpartition(".")[2]
+        same = [f" (did you mean '{key}'?)" for key in keys if key.rpartition(".")[2] == last]
+        what += same[0] if same else did_you_mean(name, [*keys, *GROUPS])
     return InputError(what, code="unknown-key", where=where, key=name)
 
 
 MODEL = "pair_trees"
-"""The predictor that did best on every split of Costanzo 2010, see docs/results.md."""
+"""The best predictor on every split of Costanzo 2010, see docs/results.md."""
 
 LARGEST = 1_000_000
-"""Maximum number of genotypes to train on; the columns of more would fill the memory."""
+"""Maximum number of genotypes to train on, for the sake of memory."""
 
-# By validation on one draw of Costanzo 2010 each, with one seed, among 7, 15 and 63 leaves: of
-# 3,000 pairs 7 were best (Pearson 0.101 to 0.074 with 63), of 12,000 pairs 15 (0.251 to 0.243).
+# Chosen among 7, 15 and 63 leaves by validation on samples of Costanzo 2010: 7 were best for 3,000
+# pairs (Pearson 0.101, and 0.074 with 63) and 15 for 12,000 pairs (0.251, and 0.243 with 63).
 _ROWS_PER_LEAF, _LEAVES = 800, (7, 63)
 _BATCHES, _BATCH = 100, (32, 4096)
 
 
 def suited(cell: Cell, screen: Screen, model: str = MODEL) -> dict[str, Any]:
-    """Return settings of a model that suit the relations of a cell and the size of a screen."""
+    """Return model settings for the relations of a cell and the size of a screen."""
     n = min(len(screen), LARGEST)
     if model == "pair_trees":
         return {"model.leaves": int(np.clip(n // _ROWS_PER_LEAF, *_LEAVES))}
@@ -247,10 +250,7 @@ def suited(cell: Cell, screen: Screen, model: str = MODEL) -> dict[str, Any]:
 
 
 def suited_config(overrides: Sequence[str], folder: Where = None) -> tuple[Config, dict[str, Any]]:
-    """Return the config for data without an experiment or a model, and the settings it chose.
-
-    Keys that the overrides set are left alone; `folder` is as in `compose`.
-    """
+    """Return a config for data without a model, and the settings that were chosen for it."""
     given = {text.partition("=")[0].lstrip("+") for text in overrides}
     config = compose([f"model={MODEL}", *overrides], folder=folder)
     chosen: dict[str, Any] = {"data.screen_genes_only": True}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from importlib import import_module
 from importlib.resources import files
@@ -19,9 +18,9 @@ from omegaconf import MISSING as NO_VALUE
 from deltacell.errors import InputError, did_you_mean
 
 GROUPS = ("experiment", "model", "loss", "schedule", "ablation")
-"""What is chosen by the name of a file, such as ``experiment=demo``."""
+"""Config groups, chosen by file name, such as ``experiment=demo``."""
 
-# OmegaConf checks the types, and knows neither literals nor tuples; `check` checks the values.
+# OmegaConf checks types, but supports neither literals nor ranges, which `check` checks.
 _MOST = sys.float_info.max
 AtLeast0 = Annotated[int, Meta(ge=0)]
 AtLeast1 = Annotated[int, Meta(ge=1)]
@@ -82,11 +81,10 @@ class SplitConfig:
 
 
 MODELS: dict[str, type[ModelConfig]] = {}
-"""The config of every predictor, by name; a new one also has a file in ``conf/model``."""
+"""The config class of every predictor; each also has a file in ``conf/model``."""
 
 LOSSES: dict[str, type[LossConfig]] = {}
-"""The config of every loss, by name."""
-
+"""The config class of every loss."""
 
 BASELINES, PAIRS = "deltacell.models.baselines", "deltacell.models.pairs"
 NETWORKS = "deltacell.models"
@@ -100,10 +98,10 @@ def _register(kinds: dict[str, Any], name: str, owner: Any) -> None:
 
 @dataclass
 class ModelConfig:
-    """A predictor; its class is that of its config in `module`, without the ending."""
+    """A predictor; the class in `module` has the name of its config without the suffix."""
 
     module: ClassVar[str]
-    fitted: ClassVar[bool]  # whether one call fits it, without the training loop
+    fitted: ClassVar[bool]  # in one call, without the training loop
     name: str = NO_VALUE
 
     def __init_subclass__(cls, name: str = "", module: str = "", fitted: bool = True) -> None:
@@ -112,13 +110,13 @@ class ModelConfig:
 
     @classmethod
     def built(cls) -> Any:
-        """Import the class of the predictor; PyTorch is not loaded before this."""
+        """Import the class of the predictor, and with it PyTorch."""
         return getattr(import_module(cls.module), cls.__name__.removesuffix("Config"))
 
 
 @dataclass
 class LossConfig:
-    """What every loss has: its name."""
+    """The base of all losses."""
 
     name: str = NO_VALUE
 
@@ -326,7 +324,7 @@ class LoggersConfig:
 
 @dataclass
 class ProfilerConfig:
-    """What is recorded of the time."""
+    """What is recorded about time and memory."""
 
     phases: bool = True
     trace: bool = False
@@ -364,14 +362,12 @@ class Config:
 
 
 def choices(group: str) -> list[str]:
-    """Return the names of a group that ship; a loss "of" a model is the model's default."""
+    """Return the names in a group, without ``of_MODEL``, the default losses of models."""
     names = (file.name for file in files("deltacell.conf").joinpath(group).iterdir())
-    found = (name.removesuffix(".yaml") for name in names if not name.startswith("of_"))
-    return sorted(found)
+    return sorted(name.removesuffix(".yaml") for name in names if not name.startswith("of_"))
 
 
 def options_of(config: ModelConfig | LossConfig) -> dict[str, Any]:
-    """Return the keys of a config with their values, except its name."""
     return {name: value for name, value in asdict(config).items() if name != "name"}
 
 
@@ -390,15 +386,7 @@ ANY_KEYS: Mapping[str, str] = {
     **{key: kind for model in MODELS.values() for key, kind in keys_of(model, "model.")},
     **{key: kind for loss in LOSSES.values() for key, kind in keys_of(loss, "loss.")},
 }
-"""The keys that a config may have with some model and some loss, with their types."""
-
-
-def nearest(given: str, known: Iterable[str]) -> str | None:
-    """Return the key that was most likely meant by ``trainer.device`` or ``epochs``, if any."""
-    # A bare ``epochs`` is that of every training, not of one model.
-    keys = sorted(known, key=lambda key: key.startswith(("model.", "loss.")))
-    same = [key for key in keys if key.rpartition(".")[2] == given.rpartition(".")[2]]
-    return next(iter(same or difflib.get_close_matches(given, keys, n=1, cutoff=0.7)), None)
+"""All keys that a config may have, depending on its model and loss, with their types."""
 
 
 def unknown_name(key: str, name: Any, names: Sequence[str]) -> InputError:
@@ -425,25 +413,24 @@ def check(config: Config) -> None:
 
 
 def _conflicts(config: Config) -> Iterator[tuple[Any, ...]]:
-    """Yield whether something is wrong, the sentence that says so, and its code."""
     data, model, loss, name = config.data, config.model, config.loss, config.name
     sources = [source for source in (data.folder, data.cell, data.synthetic) if source]
-    # The data of an ensemble are those of its runs.
+    # An ensemble uses the data of its runs.
     yield (
         not sources and model.name != "ensemble",
-        "no data is given: choose an experiment such as experiment=demo, or set data.folder to a "
-        "directory made with: deltacell data import SOURCES --out FOLDER",
+        "no data: choose an experiment such as experiment=demo, or set data.folder to the output "
+        "of: deltacell data import SOURCES --out FOLDER",
         "no-data",
     )
     bad = not name or name.startswith(".") or any(sign in name for sign in "/\\\0")
-    yield bad, f"'{name}' cannot begin a directory's name; use letters and digits", "bad-name"
+    yield bad, f"'{name}' cannot begin a directory name; use letters and digits", "bad-name"
     mixed = (data.synthetic and data.screen) or (data.cell and not data.screen)
     what = "set one of data.folder, data.synthetic, or data.cell with data.screen; the others null"
     yield len(sources) > 1 or mixed, what
     named = config.split.method == "source"
-    yield named != bool(config.split.studies), "split.method=source and split.studies go together"
+    yield named != bool(config.split.studies), "split.method=source requires split.studies"
     few = data.batch_size < config.ranks
-    yield few, f"data.batch_size={data.batch_size} is shared by {config.ranks} processes"
+    yield few, f"data.batch_size={data.batch_size} is below the {config.ranks} processes"
     bounded = config.max_bytes is not None and config.propagation not in ("auto", "delta")
     yield bounded, f"max_bytes is for propagation=auto and delta, not {config.propagation}"
     low, lr = config.schedule.min_lr, config.optimizer.lr
@@ -453,7 +440,7 @@ def _conflicts(config: Config) -> Iterator[tuple[Any, ...]]:
     several = config.ranks > 1 or config.mode != "train"
     one_call = f"the model {model.name} is fitted in one call, by one process in mode=train"
     yield model.fitted and several, one_call
-    # A predictor that is fitted in one call has no loss; DANGO's needs reconstructed networks.
+    # A predictor that is fitted in one call has no loss; only DANGO reconstructs networks.
     other = loss.name == "dango" and model.name != "dango"
     wrong = other or model.fitted != (loss.name == "none")
-    yield wrong, f"loss={loss.name} is not a loss of model={model.name}; leave out one of them"
+    yield wrong, f"loss={loss.name} does not fit model={model.name}; omit one of the two"

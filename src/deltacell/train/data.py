@@ -1,4 +1,4 @@
-"""What a config trains on: the cell, the screen, its split and the scale of its targets."""
+"""The data of a config: the cell, the screen, its split and the scale of its targets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from deltacell.train.config import Config, DataConfig, SplitConfig
 
 @dataclass(frozen=True)
 class Standard:
-    """``(target - mean) / std``, with the mean and deviation of the training part alone."""
+    """Standardises targets with the mean and standard deviation of the training part."""
 
     mean: float = 0.0
     std: float = 1.0
@@ -33,8 +33,8 @@ class Standard:
         mean = float(np.mean(targets, dtype=np.float64))
         std = float(np.std(targets, dtype=np.float64))
         if not np.isfinite(mean) or not std > 0:
-            what = f"training targets of mean {mean:g} and deviation {std:g} cannot be standardised"
-            fix = "Look at the screen's scores, or set data.standardise=false."
+            what = f"targets with mean {mean:g} and deviation {std:g} cannot be standardised"
+            fix = "Check the scores of the screen, or set data.standardise=false."
             raise InputError(what, code="constant-targets", fix=fix)
         return cls(mean, std)
 
@@ -44,16 +44,16 @@ class Standard:
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """A cell, a screen of it, and which rows of the screen are for what."""
+    """A cell and a screen, with the rows of each part of the split."""
 
     cell: Cell
     screen: Screen
     split: Split
     standard: Standard
     repeats: Screen | None = None  # before repeated genotypes were merged, if they were
-    whole: Screen | None = None  # before any genotype was left out or merged
-    grid: Grid | None = None  # which pairs a list of hits implies were tested
-    config: DataConfig | None = None  # None if the data were put together by hand
+    whole: Screen | None = None  # before any genotype was dropped or merged
+    grid: Grid | None = None  # the pairs that were tested according to a list of hits
+    config: DataConfig | None = None  # None for data that were not loaded by a config
 
     @property
     def largest(self) -> int:
@@ -61,19 +61,18 @@ class TrainingData:
 
     @property
     def targets(self) -> np.ndarray:
-        """The standardised target of every row, float32."""
+        """The standardised score of every row, float32."""
         scale = self.standard
         return ((self.screen.column("score") - scale.mean) / scale.std).astype(np.float32)
 
     def part(self, rows: Ints) -> tuple[Genotypes, npt.NDArray[np.float64]]:
-        """Return the genotypes of some rows with their scores in the unit of the screen."""
+        """Return the genotypes of some rows with their scores in the screen's unit."""
         score = self.screen.column("score")[rows].astype(np.float64)
         return self.screen.genotypes.take(torch.from_numpy(np.array(rows))), score
 
     def facts(self) -> dict[str, Any]:
         cell, screen, split = self.cell, self.screen, self.split
-        studies = tuple(sorted(set(screen.rows["study"])))
-        relations = tuple(cell.relations)
+        studies, relations = tuple(sorted(set(screen.rows["study"]))), tuple(cell.relations)
         parts: Any = {part: len(getattr(split, part)) for part in ("train", "validation", "test")}
         return {
             "cell": CellFacts(checksum=cell.checksum, n_genes=cell.n_genes, relations=relations),
@@ -84,7 +83,7 @@ class TrainingData:
 
 
 def draw_zeros(data: TrainingData, ratio: float, seed: int) -> Zeros | None:
-    """Draw tested pairs without a hit, `ratio` per row of a part; None without a grid."""
+    """Draw tested pairs that are not hits, `ratio` per row of a part; None without a grid."""
     if data.grid is None or not ratio:
         return None
     drawn, each = [], []
@@ -96,7 +95,7 @@ def draw_zeros(data: TrainingData, ratio: float, seed: int) -> Zeros | None:
 
 
 def load_data(config: Config, split: Split | str | os.PathLike[str] | None = None) -> TrainingData:
-    """Return what a config names; `split` is the one that a run keeps, or its directory."""
+    """Load the data of a config; `split` is the split of a run, or its directory."""
     asked = config.data
     cell, loaded = sources(asked)
     whole = screen = loaded.on(cell)
@@ -129,7 +128,7 @@ def load_data(config: Config, split: Split | str | os.PathLike[str] | None = Non
     elif Path(split).exists():
         split = Split.load(split, screen)
     else:
-        what = "the run has lost its split, so its training rows are not certain; train it again"
+        what = "the split of the run is missing, so its training rows are unknown; train it again"
         raise StoreError(what, code="no-split", where=split)
     for part in ("train", "test"):
         if not len(getattr(split, part)):
@@ -143,7 +142,7 @@ def load_data(config: Config, split: Split | str | os.PathLike[str] | None = Non
 
 
 def make_split(screen: Screen, config: SplitConfig, imported: Path | None = None) -> Split:
-    """Return the split that a config describes; `imported` is the one that came with the screen."""
+    """Make the split of a config; `imported` is the one that came with the screen."""
     match config.method:
         case "random":
             return Split.random(screen, config.seed, config.validation, config.test)
@@ -157,7 +156,7 @@ def make_split(screen: Screen, config: SplitConfig, imported: Path | None = None
     there = None if imported is None or not imported.is_dir() else imported
     where = (config.file or there) if named else config.path
     if where is None:
-        what = f"split.method={config.method} needs {'split.file' if named else 'split.path'}"
+        what = f"split.method={config.method} requires {'split.file' if named else 'split.path'}"
         raise InputError(what, code="no-split")
     return Split.named(screen, *read_parts(Path(where))) if named else Split.load(where, screen)
 

@@ -1,4 +1,4 @@
-"""The training loop: every moment of it is in one phase, and it can be resumed from any step."""
+"""The training loop: all of its time is in phases, and it can be resumed from any step."""
 
 from __future__ import annotations
 
@@ -36,23 +36,18 @@ from deltacell.train.task import Position, Prepared, Task, Validation, build_los
 if TYPE_CHECKING:
     import lightning
 
-MODE_STEPS = 50
-"""Batches of a mode other than ``train``."""
-
-LOOK_EVERY = 256
-"""Steps between looks at the losses on a device, each of which waits for it."""
-
-SHOWN = 5
-"""Genotypes that an error names."""
+MODE_STEPS = 50  # batches in a mode other than ``train``
+LOOK_EVERY = 256  # steps between checks of the losses on a device, each of which waits for it
+SHOWN = 5  # genotypes that an error names
 
 Values = dict[str, torch.Tensor]
 
 
 class Loop:
-    """Trains the network of a config, in one rank; the first rank has the run directory.
+    """Trains the network of a config in one rank; only rank 0 has the run directory.
 
-    Everything is built here, so that a mistake in a config is found before there is a directory.
-    `before` is the record of a run to resume.
+    The constructor builds everything, so that a mistake in a config is found before a directory
+    is made. `before` is the record of a run to resume.
     """
 
     def __init__(
@@ -64,41 +59,39 @@ class Loop:
         before: RunRecord | None = None,
     ) -> None:
         self.fabric, self.config, self.data, self.path = fabric, config, data, path
-        # Every rank begins with the same weights and draws the same dropout, which is by gene.
+        # All ranks start with the same weights and draw the same dropout, which is per gene.
         torch.manual_seed(config.seed)
         model = build_model(config, data, None if before is None else before.propagation)
         self.task = Task(model, build_loss(config), data.cell, data.standard)
         loaders = build_loaders(config, data, fabric.global_rank, fabric.world_size)
         self.training, self.validation = loaders
-        self.timer: PhaseTimer = NoTimer()
-        if config.profiler.phases:
-            self.timer = self.task.timer = PhaseTimer()
+        self.timer = self.task.timer = PhaseTimer() if config.profiler.phases else NoTimer()
         asked = config.optimizer
         groups = parameter_groups(self.task, asked.weight_decay)
         optimizer = torch.optim.AdamW(groups, lr=asked.lr, fused=True)
         self.module, self.optimizer = fabric.setup(self.task, optimizer)
-        # The task, or DDP around it: Fabric's own wrapper would round what it returns.
+        # The task, or DDP around it: the wrapper of Fabric would round the results.
         self.wrapped = self.module._forward_module
-        # When the last gradients of a step were ready to be summed over ranks.
+        # The time when the last gradients of a step were ready to be summed over ranks.
         self.gradients_ready = math.inf
         if isinstance(self.wrapped, DistributedDataParallel):
             self.wrapped.register_comm_hook(self, sum_gradients)
         self.steps_per_epoch = -(-len(self.training) // asked.accumulate)
-        # The average of the weights, which is what is validated.
+        # The moving average of the weights, which is validated in place of the weights.
         self.average: Values | None = None if config.trainer.ema is None else self._weights()
         self.checkpoints = Checkpoints(path / CHECKPOINTS, config.trainer.keep)
         self.meaning = meaning(config, data)
         self.directory: RunDirectory | None = None
         self.attempt = 0 if before is None else len(before.attempts)
         self.loggers: Loggers | None = None
-        # A rank's loss is its share of the batch's.
+        # The loss of a rank is its share of the batch's.
         ranks, watched = config.ranks, config.trainer.progress and fabric.is_global_zero
         self.bar = TrainingBar(lambda loss: ranks * float(loss), watched=watched)
         self.signals = StopSignals()
         self.hosts = dist.new_group(backend="gloo") if fabric.world_size > 1 else None
         self.position = Position()
         self.rows: list[dict[str, float]] = []
-        # Sums of the epoch's losses, which are not read from a device before its end.
+        # Sums of the losses of an epoch, which stay on the device until its end.
         self.sums: Values = {}
         self.counted = 0
         self.look_every = 1 if fabric.device.type == "cpu" else LOOK_EVERY
@@ -107,26 +100,28 @@ class Loop:
         self._trains = config.mode == "train"
         self._compute, self._update = _MODES[config.mode]
         self._fixed: Prepared | None = None
-        # After so many batches it stops, whatever its epochs; None for no bound.
+        # The maximum number of batches, or None.
         self.batches, self.epochs = config.mode_steps, config.trainer.epochs
         if not self._trains:
             self.batches = config.mode_steps or MODE_STEPS
             self.epochs = -(-self.batches // len(self.training))
         self._batches_done = self._genotypes = 0
         self._began = self._saved = self._epoch_began = time.monotonic()
-        check_loggers(config.loggers)
+        for name in ("tensorboard", "wandb", "mlflow"):
+            if getattr(config.loggers, name):
+                need(name, f"loggers.{name}=true", name)
         self.profilers = self._make_profilers(is_new=before is None)
         if config.trainer.compile:
             model.compile_row_wise()  # type: ignore[operator]
         if isinstance(model, HeteroCell):
-            # What `auto` chooses follows from the model and the device: it is in the record.
+            # `auto` chooses a propagation now, for the record.
             model.prepare(data.cell, Genotypes.of([]))
 
     def run(self) -> int:
-        """Train to the end; return the number of the signal that stopped it before, or 0."""
+        """Train to the end; return the number of the signal that stopped it, or 0."""
         self.task.train()
         self._saved = time.monotonic()
-        # What earlier attempts took counts.
+        # The time of earlier attempts counts.
         self._began = self._saved - self.position.seconds
         signal = 0
         try:
@@ -148,7 +143,7 @@ class Loop:
             self.bar.close()
             if self.loggers is not None:
                 self.loggers.close()
-            # If the training failed, that error is the one to see.
+            # An error of the training must not be hidden by one of the disk.
             with suppress(DeltacellError):
                 self.flush()
 
@@ -161,7 +156,7 @@ class Loop:
         self.timer.flush(self.path / PHASES, self.fabric.global_rank, self.attempt)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that the next step depends on."""
+        """Return everything that the next step depends on."""
         loss, device = self.task.loss, self.fabric.device
         return {
             "position": dict(vars(self.position)),
@@ -189,7 +184,7 @@ class Loop:
             weight.copy_(state["ema"][name])
         self.training.load_state_dict(state["loader"])
         self.counted = state["meter"]["genotypes"]
-        # Ranks other than the first begin with 0, so that nothing counts twice.
+        # Ranks other than 0 start with 0, so that nothing is counted twice.
         share, device = float(self.fabric.is_global_zero), self.fabric.device
         sums = state["meter"]["sums"].items()
         self.sums = {name: share * total.to(device, torch.float64) for name, total in sums}
@@ -203,7 +198,7 @@ class Loop:
         found: list[Profiler] = []
         if asked.trace:
             window = Window.of(asked.window)
-            # What a resumed run has left may be less than the window, which was recorded.
+            # A resumed run may have fewer steps left than the window, which exists already.
             if is_new:
                 check_window(
                     window,
@@ -242,7 +237,7 @@ class Loop:
             signal = self._stop_or_save()
             timer.switch("other")
             timer.end_step(at.epoch, at.step, samples)
-            # A capture's step begins where the row does, so that phases lie inside of it.
+            # A step of a capture begins with the row of the timer, so that it contains the phases.
             timer.switch("logging")
             for profiler in self.profilers:
                 profiler.step()
@@ -251,20 +246,20 @@ class Loop:
         return 0
 
     def _stop_or_save(self) -> int:
-        """Save if it is time to, or a signal arrived on some rank; return the signal, or 0."""
+        """Save if a checkpoint is due or a rank received a signal; return the signal, or 0."""
         at, trainer = self.position, self.config.trainer
         every, minutes = trainer.checkpoint_every_steps, trainer.checkpoint_every_minutes
         is_time = bool(minutes and time.monotonic() - self._saved >= 60 * minutes)
         asked = highest(self.signals.received or SAVE * is_time, self.hosts)
         signal = 0 if asked == SAVE else asked
         due = asked == SAVE or (every and at.step % every == 0)
-        # At the end of an epoch it is saved anyway, after the validation.
+        # The end of an epoch saves anyway, after the validation.
         if self._trains and (signal or (due and at.batch < len(self.training))):
             self._save()
         return signal
 
     def _accumulated_step(self, batches: Iterator[Batch]) -> int:
-        """Do the batches of one optimizer step, and the step; return this rank's samples."""
+        """Run the batches of one optimizer step, and the step; return this rank's samples."""
         at, timer, loader = self.position, self.timer, self.training
         together = min(self.config.optimizer.accumulate, len(loader) - at.batch)
         size, whole, samples = loader.batch_size, loader.batch_size * together, 0
@@ -272,7 +267,7 @@ class Loop:
             whole = min(whole, loader.samples_per_epoch - at.batch * size)
         for i in range(together):
             prepared = self._next(batches)
-            # The last batch of an epoch may be short, and every genotype counts the same.
+            # The last batch of an epoch may be short, but every genotype has the same weight.
             genotypes = min(size, whole - i * size)
             samples += len(prepared.batch)
             self._genotypes += genotypes
@@ -290,7 +285,7 @@ class Loop:
         return samples
 
     def _note(self, values: Values, genotypes: int) -> None:
-        """Add this rank's shares of the losses of a global batch of so many genotypes."""
+        """Add this rank's share of the losses of a global batch with `genotypes` genotypes."""
         self.counted += genotypes
         for name, value in values.items():
             if name not in self.sums:
@@ -301,7 +296,7 @@ class Loop:
             self._check_finite()
 
     def _summed(self) -> Values:
-        """Return the sums over all ranks, which all have to call this."""
+        # All ranks have to call this.
         together = torch.stack([*self.sums.values()]) if self.sums else torch.empty(0)
         if self.sums and self.fabric.world_size > 1:
             dist.all_reduce(together)
@@ -333,7 +328,7 @@ class Loop:
             self.gradients_ready = math.inf
             self.fabric.backward(values["loss"] * share)
         if self.fabric.world_size > 1 and last:
-            # What was communicated before that is hidden by the backward pass.
+            # Earlier communication is hidden by the backward pass.
             exposed = max(0.0, time.perf_counter() - self.gradients_ready)
             self.timer.move("backward", "communication", exposed)
         return values
@@ -352,7 +347,7 @@ class Loop:
         self.optimizer.step()
         self.optimizer.zero_grad()
         if self.average is not None and ema is not None:
-            # The decay begins small, so that the first weights are soon forgotten.
+            # The decay starts low, so that the initial weights are soon forgotten.
             weights = [weight.detach() for weight in self.task.model.parameters()]
             decay = min(ema, (1 + at.step) / (10 + at.step))
             torch._foreach_lerp_(list(self.average.values()), weights, 1 - decay)
@@ -361,7 +356,7 @@ class Loop:
         return {n: w.detach().clone() for n, w in self.task.model.named_parameters()}
 
     def _validate(self) -> Validation | None:
-        """Validate the average of the weights, if there is one, and put the weights back."""
+        """Validate the average of the weights, if there is one, and restore the weights."""
         if self.validation is None:
             return None
         model, own = self.task.model, self._weights()
@@ -435,7 +430,7 @@ class Loop:
         timer.end_step(at.epoch - 1, at.step, 0, kind="between")
 
     def _check_finite(self) -> None:
-        """Look at all losses since the last look; on a device this waits for it."""
+        """Check all losses since the last check; on a GPU this synchronises."""
         recent, self._recent = self._recent, []
         values = torch.stack([loss for *_, loss in recent]).tolist() if recent else []
         for value, (step, rows, _) in zip(values, recent, strict=True):
@@ -443,15 +438,14 @@ class Loop:
                 raise self._not_finite(f"the loss is {value}", step, rows)
 
     def _not_finite(self, what: str, step: int, rows: torch.Tensor) -> InputError:
-        """Return the error with the genotypes of the batch, and where to go back to."""
         label, shown = self.data.cell.genes.label, self.data.screen.genotypes.take(rows.cpu())
         sets = [" + ".join(label(int(gene)) for gene in one) for one in shown]
         more = f" and {len(sets) - SHOWN:,} more" if len(sets) > SHOWN else ""
         what += f" at step {step:,} (epoch {self.task.epoch + 1}); its batch has the genotypes "
-        # On ranks other than the first, what was read when the attempt began may be old.
+        # Ranks other than 0 do not save, so their list of checkpoints is out of date.
         last = Checkpoints(self.path / CHECKPOINTS).last
         fix = f"The last good checkpoint is {'none' if last is None else last.file}. Try a smaller "
-        fix += "optimizer.lr or optimizer.clip, and look at the scores of these genotypes."
+        fix += "optimizer.lr or optimizer.clip, and check the scores of these genotypes."
         what += ", ".join(sets[:SHOWN]) + more
         return InputError(what, code="not-finite", where=self.path, fix=fix)
 
@@ -464,7 +458,7 @@ _MODES: dict[str, tuple[Callable[..., Values | None], Callable[[Loop], None]]] =
     "data": (lambda *_: None, lambda loop: None),
     "empty": (Loop._empty_backward, Loop._optimize),
 }
-"""What each mode computes of a batch, and how it ends a step."""
+"""What each mode computes for a batch, and how it ends a step."""
 
 
 def build_loaders(
@@ -489,7 +483,7 @@ def build_loaders(
 
 
 class Loggers:
-    """Writes the finite metrics of every epoch with services, such as ``validation/pearson``."""
+    """Logs the finite metrics of every epoch, such as ``validation/pearson``."""
 
     def __init__(self, config: LoggersConfig, run: Path) -> None:
         self.services: list[tuple[Callable[..., object], Callable[[], object]]] = []
@@ -527,9 +521,3 @@ class Loggers:
     def close(self) -> None:
         for _, finish in self.services:
             finish()
-
-
-def check_loggers(config: LoggersConfig) -> None:
-    for name in ("tensorboard", "wandb", "mlflow"):
-        if getattr(config, name):
-            need(name, f"loggers.{name}=true", name)

@@ -1,4 +1,4 @@
-"""What scores genotypes: the model of a config, a run with its weights, or an ensemble of runs."""
+"""Predictors of scores: the model of a config, a run with its weights, or an ensemble of runs."""
 
 from __future__ import annotations
 
@@ -44,17 +44,16 @@ from deltacell.train.data import Standard, TrainingData, load_data
 from deltacell.train.run_directory import Checkpoints, check_meaning, resumed_config
 from deltacell.train.task import Position
 
-# Genotypes that are scored at once: by DANGO, whose cost hardly depends on them, by a fitted
-# predictor, and by any other network.
+# Batch sizes of predictions: of DANGO, whose cost hardly depends on it, of fitted predictors, and
+# of other networks.
 WIDE, WHOLE_BLOCK, NETWORK = 4096, 131_072, 64
 
-MEMBERS = "members"
-"""Directory of an ensemble's run that holds copies of the runs it is made of."""
+MEMBERS = "members"  # the directory of copied runs in the run of an ensemble
 
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """A network with its weights or a fitted predictor, with its cell and scale of targets."""
+    """A trained network or a fitted predictor, with its cell and the scale of its targets."""
 
     model: nn.Module | FittedPredictor
     cell: Cell
@@ -62,7 +61,7 @@ class Predictor:
     at_once: int = NETWORK
 
     def rescaled(self, factor: float, shift: float) -> Predictor:
-        """Return a predictor whose scores are ``factor * score + shift``."""
+        """Return a predictor of ``factor * score + shift``."""
         mean, std = factor * self.standard.mean + shift, factor * self.standard.std
         return replace(self, standard=Standard(mean, std))
 
@@ -73,7 +72,7 @@ class Predictor:
         return WIDE if isinstance(self.model, Dango) else self.at_once
 
     def __call__(self, genotypes: Genotypes) -> torch.Tensor:
-        """Return the expected scores [b] in the unit of the screen."""
+        """Return the expected scores [b] in the screen's unit."""
         return self.predict(genotypes).score
 
     @torch.no_grad()
@@ -101,10 +100,10 @@ class Ensemble(FittedPredictor):
 
     .. math:: s = b + \sum_i w_i (s_i - m_i) / d_i, \quad w_i \ge 0
 
-    with m and d the mean and the deviation of each run's scores over the validation part, and b
-    and w the least-squares fit to what was measured there. For a run of two parts, s is the score
-    given a hit; the log odds of a hit are the mean over the runs that have one. The runs are copied
-    into the run directory, so that it does not depend on them.
+    with m and d the mean and standard deviation of each run's scores over the validation part, and
+    b and w the least-squares fit to the scores measured there. For a two-part run, s is the score
+    given a hit; the log odds of a hit are the mean over the two-part runs. The run directory has
+    copies of the runs.
     """
 
     def __init__(self, runs: Sequence[str]) -> None:
@@ -115,7 +114,7 @@ class Ensemble(FittedPredictor):
         self._members: list[Predictor] = []
 
     def adopt(self, directory: Path, data: TrainingData) -> None:
-        """Copy the runs, which have to be of these data, into a run directory and load them."""
+        """Copy the runs, which must have the same data, into a run directory and load them."""
         shutil.rmtree(directory / MEMBERS, ignore_errors=True)
         not_needed = shutil.ignore_patterns("baselines", FIGURES, TRACES, TENSORBOARD)
         for number, run in enumerate(self.runs):
@@ -125,7 +124,7 @@ class Ensemble(FittedPredictor):
 
     def open(self, directory: Path, data: TrainingData) -> None:
         copies = sorted((directory / MEMBERS).iterdir(), key=lambda p: int(p.name.split("-")[0]))
-        # A run of other data or of another split is refused.
+        # Raises for a run of other data or another split.
         runs = [load_run(copy, data=data) for copy in copies]
         for run in runs:
             if not run.is_finished:
@@ -136,12 +135,12 @@ class Ensemble(FittedPredictor):
     def _fit(self, data: FitData) -> State:
         validation = data.validation
         if validation is None:
-            what = "an ensemble is weighted by the validation part, which is empty"
+            what = "an ensemble needs a validation part for its weights"
             raise InputError(what, code="empty-part", fix="Set split.validation above 0.")
         data.report("members", 0, len(self._members))
         scores = self._of_members(validation.sets)[0]
         means, deviations = scores.mean(axis=1), scores.std(axis=1)
-        # A run whose scores are all equal has no scale, and no weight.
+        # A run with constant scores gets no weight.
         deviations = np.where(deviations > 0, deviations, np.inf)
         units = (scores - means[:, None]) / deviations[:, None]
         weights, _ = nnls(units.T, validation.targets - validation.mean)
@@ -167,7 +166,7 @@ class Ensemble(FittedPredictor):
         return torch.stack(scores).double().numpy(), np.mean(odds, axis=0) if odds else None
 
     def evidence(self, cell: Cell, genotype: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the measured sets next to a set of genes, by the first run that names some."""
+        """Return the measured sets next to a set of genes, from the first run that has evidence."""
         able = [m.model for m in self._members if hasattr(m.model, "evidence")]
         found: list[dict[str, Any]] = able[0].evidence(cell, genotype) if able else []  # type: ignore[operator]
         return found
@@ -175,9 +174,6 @@ class Ensemble(FittedPredictor):
     def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
         self._weights, self._means = state["weights"], state["means"]
         self._deviations, self._intercept = state["deviations"], state["intercept"]
-
-
-# What a config describes.
 
 
 def build_fitted(config: Config) -> FittedPredictor:
@@ -188,10 +184,10 @@ def build_fitted(config: Config) -> FittedPredictor:
 def build_model(
     config: Config, data: TrainingData, recorded: dict[str, Any] | None = None
 ) -> nn.Module:
-    """Return the network of a config, with what it has to know of the training part.
+    """Return the network of a config, with the training part if it needs that.
 
-    `recorded` is what the run to resume has recorded of its propagation. The name of a relation
-    that was merged into another stands for the other.
+    `recorded` is the propagation in the record of a run to resume. The name of a merged relation
+    stands for the relation that it was merged into.
     """
     model, options, cell = config.model, options_of(config.model), data.cell
     into = {old: new for new, merged in config.data.merge_relations.items() for old in merged}
@@ -215,7 +211,7 @@ def build_model(
 
 
 def propagation_record(model: nn.Module) -> dict[str, Any] | None:
-    """Return what a run records of the propagation; None for a model without one."""
+    """Return the propagation for the record of a run; None for a model without one."""
     if not isinstance(model, HeteroCell):
         return None
     way = model.propagation
@@ -224,12 +220,9 @@ def propagation_record(model: nn.Module) -> dict[str, Any] | None:
     return {"name": way.name, "choice": None, "why": "set in the config"}
 
 
-# Runs as predictors.
-
-
 @dataclass(frozen=True, eq=False)
 class LoadedRun:
-    """A run with the weights that were chosen by validation."""
+    """A run with its data and weights."""
 
     record: RunRecord
     config: Config
@@ -242,20 +235,20 @@ class LoadedRun:
 
 
 AnyRun = LoadedRun | str | os.PathLike[str] | Any
-"""A run that is loaded, its directory, or what has one as ``loaded``, such as `deltacell.Run`."""
+"""A loaded run, its directory, or an object with it as ``loaded``, such as `deltacell.Run`."""
 
 
 def load_run(
     path: str | os.PathLike[str], which: str = "best", data: TrainingData | None = None
 ) -> LoadedRun:
-    """Load a run with the weights ``best``, ``last`` or of a checkpoint; `data` if it is loaded."""
+    """Load a run and its data, unless given, with weights ``best``, ``last`` or of a checkpoint."""
     record, config = read_run(path), resumed_config(path)
     data = load_data(config, record.path / SPLIT) if data is None else data
     checkpoints = Checkpoints(record.path / CHECKPOINTS)
     state = checkpoints.load("last" if which == "best" and checkpoints.best is None else which)
     check_meaning(state, config, data, record.path)
     if record.status is Status.running:
-        # A kill may have kept the run from recording that it had finished.
+        # It may have been killed after its last step, before it was recorded as finished.
         with suppress(DeltacellError):
             last = checkpoints.load("last")
             if config.model.fitted or Position(**last["position"]).is_end(config):
@@ -268,7 +261,7 @@ def load_run(
         predictor = Predictor(fitted, data.cell, Standard())
     else:
         model = build_model(config, data, record.propagation)
-        # An average is of the weights alone; what else a model holds is as it was saved.
+        # The average covers the parameters only, not the buffers.
         model.load_state_dict(state["model"] | (state["ema"] or {}))
         standard = Standard(**state["standard"])
         predictor = Predictor(model.eval(), data.cell, standard, config.data.batch_size)
@@ -276,11 +269,11 @@ def load_run(
 
 
 def load_runs(runs: AnyRun | Sequence[AnyRun], which: str = "best") -> list[LoadedRun]:
-    """Load several runs, unless they are loaded already; those with the same data share them."""
+    """Load several runs that are not loaded already; runs of the same data share it."""
     given = as_list(runs)
     if not given:
         fix = "Train one first: deltacell train, or deltacell.fit in Python."
-        raise InputError("no run was given", code="no-run", fix=fix)
+        raise InputError("no runs were given", code="no-run", fix=fix)
     loaded: dict[Path, LoadedRun] = {}
     for one in given:
         held = getattr(one, "loaded", one)
@@ -307,7 +300,7 @@ def _shared(runs: Iterable[LoadedRun], path: Path) -> TrainingData | None:
 
 
 def labels_of(runs: Sequence[LoadedRun]) -> list[str]:
-    """Return the name of each run, or its directory's if runs of a name are more than seeds."""
+    """Return the name of each run; its directory if namesakes differ in more than the seed."""
     labels = []
     parts = attrgetter("model", "loss", "optimizer", "schedule", "data", "split")
     for run in runs:
@@ -321,5 +314,5 @@ def labels_of(runs: Sequence[LoadedRun]) -> list[str]:
 
 
 def are_alike(runs: Sequence[LoadedRun]) -> bool:
-    """Return whether runs are of one model with the same parameters, whatever their seeds."""
+    """Return whether all runs have the same model and model settings."""
     return all(run.config.model == runs[0].config.model for run in runs)

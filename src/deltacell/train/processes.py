@@ -1,4 +1,4 @@
-"""The processes of a run: devices, signals, launching them, and what ranks exchange."""
+"""The processes of a run: devices, signals, launching, and communication between ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -31,22 +30,20 @@ if TYPE_CHECKING:
 
 PRECISIONS = {"32": "32-true", "64": "64-true", "bf16": "bf16-mixed"}
 
-# How long a rank waits for another, such as while that one writes a checkpoint.
+# Collectives time out after this; a rank may wait for another that writes a checkpoint.
 PATIENCE = timedelta(minutes=30)
-# What torchrun's id of a run begins with if `launch` started it; its process number follows.
+# Prefix of torchrun's run id if `launch` started the ranks; the launcher's pid follows.
 LAUNCHED = "launched-by-deltacell-process-"
-# Seconds after which a rank that is stopped (SIGSTOP) is killed, as all others wait for it.
-STOPPED_FOR = 60.0
-# Seconds that a rank has to save after the process that launched it is gone.
+# Seconds that a rank has to save after its launcher is gone.
 TO_SAVE = 120.0
 # Slurm's pre-emption and time limit, a terminal's Ctrl-C, and Slurm's early warning.
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-# What a rank gives `highest` when it is time to save; less than any of `STOPPING`.
+# The number for `highest` when it is time to save; lower than any of `STOPPING`.
 SAVE = 1
 
 
 class StopSignals:
-    """While this is open, a signal is noted; a second Ctrl-C interrupts at once."""
+    """Record signals while this context is open; a second Ctrl-C interrupts at once."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -69,7 +66,7 @@ class StopSignals:
 
 
 def accelerator_of(config: TrainerConfig) -> str:
-    """Return ``cpu`` or ``cuda``, or raise if there are fewer devices than asked for."""
+    """Return ``cpu`` or ``cuda``, or raise if there are too few devices."""
     kind = config.accelerator
     if kind == "auto":
         kind = "cuda" if torch.cuda.is_available() else "cpu"
@@ -86,8 +83,8 @@ def cores() -> int:
 
 
 def set_threads(config: TrainerConfig) -> None:
-    """Set the threads of this process: the config's, OMP_NUM_THREADS, or its share of the cores."""
-    # torchrun sets OMP_NUM_THREADS to 1 if it is not set, and nobody can tell the difference.
+    """Set the number of threads: the config's, OMP_NUM_THREADS, or this rank's share of cores."""
+    # torchrun sets OMP_NUM_THREADS to 1 if it is unset, so there it may not be the user's.
     by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ and not is_launched()
     asked = "" if by_torchrun else os.environ.get("OMP_NUM_THREADS", "")
     by_user = int(asked) if asked.isdecimal() else 0
@@ -95,12 +92,12 @@ def set_threads(config: TrainerConfig) -> None:
 
 
 def make_fabric(config: Config) -> lightning.Fabric:
-    """Return Fabric, launched: this process is one rank from here on."""
-    # Only networks need Lightning, which takes a second to load.
+    """Return a launched Fabric, which makes this process one rank."""
+    # Only networks need Lightning, which is slow to import.
     import lightning
     from lightning.fabric.strategies.ddp import DDPStrategy
 
-    # Lightning announces every process on a line of its own.
+    # Lightning logs a line for every process.
     for part in ("fabric", "pytorch"):
         logging.getLogger(f"lightning.{part}").setLevel(logging.WARNING)
     trainer = config.trainer
@@ -112,7 +109,7 @@ def make_fabric(config: Config) -> lightning.Fabric:
         raise InputError(what, code="wrong-number-of-processes", fix=fix)
     strategy: DDPStrategy | str = "auto"
     if config.ranks > 1:
-        # No gene reads the last metabolic layer; what reconstructs networks has one loss only.
+        # DANGO reconstructs networks for its own loss only; no gene reads the last metabolic layer.
         unused = config.loss.name != "dango"
         if isinstance(config.model, HeteroCellConfig):
             unused = config.model.metabolism
@@ -138,21 +135,18 @@ def make_fabric(config: Config) -> lightning.Fabric:
     return fabric
 
 
-# What ranks exchange in a step: their gradients, and whether one has to stop.
-
-
-# DDP compares the annotations of a hook with its own classes, and ours are only text.
+# DDP checks a hook's annotations against its own classes, and ours are strings.
 def sum_gradients(loop, bucket):  # type: ignore[no-untyped-def]
-    """Sum gradients over ranks, because every rank's loss is its share of the batch's."""
+    """Sum gradients over ranks, because a rank's loss is its share of the batch's."""
     loop.gradients_ready = time.perf_counter()
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     return work.get_future().then(lambda future: future.value()[0])
 
 
 def highest(number: int, group: Any) -> int:
-    """Return the highest number (0, `SAVE` or a signal) that a rank gives, so that all do the same.
+    """Return the maximum over ranks of 0, `SAVE` or a signal, so that all ranks do the same.
 
-    The `group` is one of hosts, so that no device is waited for; None for a single process.
+    `group` communicates between hosts, which does not wait for a device; None for one process.
     """
     given = torch.tensor(number)
     if group is not None:
@@ -160,19 +154,12 @@ def highest(number: int, group: Any) -> int:
     return int(given)
 
 
-# Several processes on this machine, by torchrun's launcher.
-
-
 class RankError(DeltacellError):
-    """A rank died, and the others were stopped; `rank` is the first that did."""
-
-    def __init__(self, rank: int, how: str) -> None:
-        self.rank = rank
-        super().__init__(f"rank {rank} {how}")
+    """A rank died, and the others were stopped."""
 
 
 def needs_launch(config: TrainerConfig) -> bool:
-    """Return whether the processes that a config asks for are still to be started."""
+    """Return whether this process has to start the ranks of a config."""
     by_slurm = "SLURM_PROCID" in os.environ and int(os.environ.get("SLURM_NTASKS", "1")) > 1
     is_rank = "TORCHELASTIC_RUN_ID" in os.environ or "RANK" in os.environ or by_slurm
     return config.devices > 1 and config.nodes == 1 and not is_rank
@@ -183,20 +170,19 @@ def is_launched() -> bool:
 
 
 def launch(words: Sequence[str], processes: int) -> int:
-    """Run a deltacell command in several processes; return the signal that stopped it, or 0.
+    """Run a deltacell command in several processes with torchrun's launcher.
 
-    If one dies, the others are stopped within seconds and `RankError` names it.
+    Returns the signal that stopped them, or 0. If a rank dies, the others are stopped within
+    seconds and `RankError` names it.
     """
     from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    # What elastic logs of a failure is in the error that is raised.
+    # The error that is raised contains what elastic would log.
     for name in list(logging.root.manager.loggerDict):
         if name.startswith("torch.distributed.elastic"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
-    over, stalled = threading.Event(), set[int]()
-    threading.Thread(target=kill_stalled, args=(over, stalled), daemon=True).start()
     with tempfile.TemporaryDirectory(prefix="deltacell-") as logs:
         config = LaunchConfig(
             min_nodes=1,
@@ -213,16 +199,14 @@ def launch(words: Sequence[str], processes: int) -> int:
             elastic_launch(config, sys.executable)("-m", "deltacell", *words)
         except ChildFailedError as error:
             rank, failure = min(error.failures.items(), key=lambda one: died(one[1]))
-            raise RankError(rank, described(failure, failure.pid in stalled)) from None
+            raise RankError(f"rank {rank} {described(failure)}") from None
         except SignalException as error:
             return int(error.sigval)
-        finally:
-            over.set()
     return 0
 
 
 def end_with_parent() -> None:
-    """Let this rank save and end once the process that launched it is gone."""
+    """Make this rank save and exit once its launcher is gone."""
     parent = int(os.environ["TORCHELASTIC_RUN_ID"].removeprefix(LAUNCHED))
 
     def watch() -> None:
@@ -235,43 +219,26 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def kill_stalled(over: threading.Event, killed: set[int]) -> None:
-    """Kill children of this process that are stopped for long, until it is over."""
-    since: dict[int, float] = {}
-    me = os.getpid()
-    while not over.wait(STOPPED_FOR / 60):
-        with suppress(OSError):
-            for child in map(int, Path(f"/proc/{me}/task/{me}/children").read_text().split()):
-                state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
-                if state != "T":
-                    since.pop(child, None)
-                elif time.monotonic() - since.setdefault(child, time.monotonic()) > STOPPED_FOR:
-                    killed.add(child)
-                    os.kill(child, signal.SIGKILL)
-
-
 def died(failure: ProcessFailure) -> tuple[bool, float]:
-    """Return what sorts the first rank to die before those that died of its death.
+    """Return a key that sorts the first rank to die before those that died because of it.
 
-    The launcher ends the others by SIGTERM, and after 30 s by SIGKILL. An error has the time of its
-    file; a rank that something else killed left none, and was found before it was 10 s old.
+    The launcher ends the others with SIGTERM, and after 30 s with SIGKILL. A rank that raised left
+    an error file, whose time counts; one that was killed left none, and was found within 10 s.
     """
     has_file = Path(failure.error_file).is_file()
     time_ = Path(failure.error_file).stat().st_mtime if has_file else failure.timestamp - 10
     return failure.exitcode == -signal.SIGTERM, time_
 
 
-def described(failure: ProcessFailure, stalled: bool = False) -> str:
-    if stalled:
-        return f"was stopped for {STOPPED_FOR:.0f} s (SIGSTOP); all ranks were ended"
+def described(failure: ProcessFailure) -> str:
     if failure.exitcode < 0:
-        name = signal.Signals(-failure.exitcode).name
-        return f"was killed by {name}; the other ranks were stopped"
+        killed = signal.Signals(-failure.exitcode).name
+        return f"was killed by {killed}; the other ranks were stopped"
     return f"failed, and the other ranks were stopped:\n{failure.message}"
 
 
 def leave_error(error: Exception) -> None:
-    """Tell the launcher why this rank failed: a sentence if a user can act on it, or a trace."""
+    """Write the error file of this rank: the message of our own errors, a stack trace of others."""
     for_users = isinstance(error, DeltacellError) and "DELTACELL_DEBUG" not in os.environ
     text = str(error) if for_users else "".join(traceback.format_exception(error)).rstrip()
     with new_file(os.environ["TORCHELASTIC_ERROR_FILE"]) as temporary:

@@ -1,4 +1,4 @@
-"""A run from its config to its end: what `deltacell train` does in every process."""
+"""Runs from config to end: what `deltacell train` does in every process."""
 
 from __future__ import annotations
 
@@ -19,16 +19,7 @@ from deltacell.errors import DeltacellError, InputError, StoreError
 from deltacell.models.baselines import FittedPredictor
 from deltacell.models.pairs import PairTrees
 from deltacell.profile.phase_rows import PhaseSummary, read_phases
-from deltacell.profile.record import (
-    CHECKPOINTS,
-    PHASES,
-    RUN_FILE,
-    SPLIT,
-    RunRecord,
-    Status,
-    Target,
-    read_run,
-)
+from deltacell.profile.record import PHASES, RUN_FILE, SPLIT, RunRecord, Status, Target, read_run
 from deltacell.report.progress import progress_bar
 from deltacell.screen import Split
 from deltacell.train.config import Config, EnsembleConfig
@@ -38,7 +29,6 @@ from deltacell.train.predictor import Ensemble, Predictor, build_fitted, propaga
 from deltacell.train.processes import StopSignals, make_fabric, set_threads
 from deltacell.train.run_directory import (
     MEANING,
-    Checkpoints,
     RunDirectory,
     check_meaning,
     create_run,
@@ -60,7 +50,7 @@ class Outcome:
     signal: int  # the number of the signal that stopped it, or 0
     phases: PhaseSummary | None = None  # None if not recorded, and on ranks other than 0
     is_first: bool = True  # whether this is rank 0
-    notices: tuple[str, ...] = ()  # what a profiler did not record, and why
+    notices: tuple[str, ...] = ()  # of profilers that could not record everything
 
     @property
     def best(self) -> float | None:
@@ -78,13 +68,12 @@ def train(
     data: TrainingData | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Train or fit what a config describes; every rank calls this with the same config.
+    """Train or fit the predictor of a config; every rank calls this with the same config.
 
-    `resume` is the directory of a run to resume from its checkpoint `which` (``last``, ``best`` or
-    a name), as if it had never stopped; one without a checkpoint starts from the beginning, and one
-    that had done all its work when it was killed is recorded as finished. `command` is for the
-    record, `data` is what the config names, if that is loaded already, and `progress` hears of a
-    fit in place of a bar.
+    `resume` is a run directory to resume from its checkpoint `which` (``last``, ``best`` or a file
+    name). A run without a checkpoint starts from the beginning, and one that was killed after its
+    last step is recorded as finished. `command` is for the record, `data` is the data of the config
+    if loaded already, and `progress` replaces the progress bar of a fit.
     """
     if isinstance(config.model, EnsembleConfig) and config.model.runs:
         member = resumed_config(config.model.runs[0])
@@ -94,7 +83,7 @@ def train(
     path = new_path(config) if resume is None else resume
     resumes = resume is not None
     if is_first and not resumes and (path / RUN_FILE).is_file():
-        # A command that was stopped resumes when it is given again.
+        # Rerunning a command that was stopped resumes the run.
         unfinished = read_run(path).status is not Status.finished
         resumes = unfinished and resumed_config(path) == config
     if fabric is not None:
@@ -107,9 +96,9 @@ def train(
         if data is None:
             data = load_data(config, path / SPLIT if resumes else None)
         elif resumes and Split.load(path / SPLIT, data.screen).checksum != data.split.checksum:
-            what = "the split is not the one that the run was begun with"
+            what = "the run was started with another split"
             raise StoreError(what, code="other-split", where=path)
-        # What can be wrong with a config is found here, before there is a directory.
+        # Mistakes in a config raise here, before there is a directory.
         if fabric is None:
             predictor = build_fitted(config)
         else:
@@ -123,7 +112,7 @@ def train(
                 progress = stack.enter_context(progress_bar())
             return _fitted(directory, config, predictor, data, before, progress)
         loop.directory = directory
-        # Signals also count while it begins and ends, so that the record says what happened.
+        # From here on, signals end the run in an orderly way.
         stack.enter_context(loop.signals)
         if before is not None:
             _go_back(loop, which, before.status)
@@ -131,7 +120,7 @@ def train(
 
 
 def _go_back(loop: Loop, which: str, status: Status) -> None:
-    """Begin another attempt from a checkpoint, or from the beginning if there is none."""
+    """Start another attempt from a checkpoint, or from the beginning if there is none."""
     path, directory = loop.path, loop.directory
     if which != "last" or loop.checkpoints.last is not None:
         state = loop.checkpoints.load(which)
@@ -151,7 +140,6 @@ def _go_back(loop: Loop, which: str, status: Status) -> None:
 
 
 def _trained(loop: Loop) -> Outcome:
-    """Train to the end, and leave the record as it ended."""
     fabric, config, directory, path = loop.fabric, loop.config, loop.directory, loop.path
     summary = None
     if directory is not None:
@@ -178,7 +166,7 @@ def _trained(loop: Loop) -> Outcome:
             summary = PhaseSummary(read_phases(path / PHASES))
         status = Status.interrupted if signal else Status.finished
         directory.end(status, limits=None if summary is None else summary.sentence)
-    # A launcher may stop the first rank, which still writes, as soon as another one ends.
+    # A launcher may stop rank 0, which still writes, as soon as another rank ends.
     fabric.barrier()
     notices = tuple(notice for profiler in loop.profilers for notice in profiler.notices)
     return Outcome(path, signal, summary, fabric.is_global_zero, notices)
@@ -192,15 +180,15 @@ def _fitted(
     before: RunRecord | None,
     progress: Progress | None,
 ) -> Outcome:
-    """Fit a predictor in one call into a new run, or again into one whose fit did not finish."""
+    """Fit a predictor in one call; a fit that did not finish starts again."""
     path, began = directory.path, time.monotonic()
-    checkpoints = Checkpoints(path / CHECKPOINTS, config.trainer.keep)
+    checkpoints = directory.checkpoints(config.trainer.keep)
     if before is not None:
         if before.status is Status.finished:
             what = f"the run has finished; use it: deltacell evaluate {path}"
             raise InputError(what, code="already-finished", where=path)
         if before.status is Status.running and checkpoints.last is not None:
-            # It was killed after the fit, before its record said so.
+            # It was killed after the fit and before it was recorded as finished.
             directory.end(Status.finished)
             return Outcome(path, 0)
         directory.resume(config, from_step=0)
@@ -230,7 +218,7 @@ def _fitted(
         last: dict[str, float] = {"seconds": time.monotonic() - began}
         if len(genotypes):
             found = Predictor(predictor, data.cell, Standard()).predict(genotypes)
-            # What was measured is a hit; a predictor of two parts tells the score of one.
+            # Measured sets are hits, so a two-part predictor is validated on its score given a hit.
             score = found.score if found.given_hit is None else found.given_hit
             metrics = Validation(measured, score.double().numpy(), loss=math.nan).metrics()
             last |= {f"validation_{name}": metrics[name] for name in ("pearson", "spearman", "mse")}
@@ -246,11 +234,7 @@ def _fitted(
         return Outcome(path, 0)
 
 
-# Execution modes side by side.
-
 ORDER = ("empty", "data", "forward", "step", "train", "fixed")
-
-
 _PARTS = (
     ("data, preparation, transfer", "data", "", ("data_wait", "preparation", "transfer")),
     ("forward and loss", "forward", "data", ("forward", "loss")),
@@ -260,15 +244,14 @@ _PARTS = (
 
 
 def run_modes(
-    overrides: Sequence[str], steps: int = 30, progress: Progress | None = None
+    overrides: Sequence[str], steps: int = 30, progress: Progress = lambda what, done, total: None
 ) -> dict[str, PhaseSummary]:
-    """Run every mode of a config for some batches, each in a process of its own."""
+    """Run every execution mode of a config for some batches, each in a new process."""
     found = {}
     quiet = ["trainer.progress=false", "profiler.trace=false", "loggers.tensorboard=false"]
     with tempfile.TemporaryDirectory(prefix="deltacell-modes-") as folder:
         for i, mode in enumerate(ORDER):
-            if progress is not None:
-                progress(f"mode {mode}", i, len(ORDER))
+            progress(f"mode {mode}", i, len(ORDER))
             path = Path(folder) / mode
             words = [f"mode={mode}", f"mode_steps={steps}", f"directory='{path}'", *quiet]
             command = [sys.executable, "-m", "deltacell", "train", *overrides, *words]
@@ -281,10 +264,10 @@ def run_modes(
 
 
 def marginals(by: Mapping[str, PhaseSummary]) -> list[dict[str, Any]]:
-    """Return what each part of a step costs.
+    """Return the cost of each part of a step.
 
-    ``marginal_ms`` is the difference of two modes, which is its share only if nothing overlaps, and
-    ``exposed_ms`` is its phases in the mode ``train``, which do add up.
+    ``marginal_ms`` is the difference between two modes, which adds up only if nothing overlaps;
+    ``exposed_ms`` is the sum of its phases in the mode ``train``.
     """
     ms = {"": 0.0} | {mode: summary.ms_per_step for mode, summary in by.items()}
     rows = []

@@ -1,8 +1,7 @@
-"""The directory of a run: its lock, record, sealed config, metrics and checkpoints.
+"""The run directory: its lock, record, sealed config, metrics and checkpoints.
 
-A checkpoint is written under a temporary name, flushed and renamed, and only then are old ones
-deleted, so a kill or a full disk at any moment leaves whole files. Everything known of a
-checkpoint is in its file; its name is its step.
+A checkpoint is written under a temporary name, flushed and renamed before old ones are deleted, so
+a kill or a full disk never leaves a partial file. Its file name is its step.
 """
 
 from __future__ import annotations
@@ -47,15 +46,13 @@ from deltacell.profile.record import (
 )
 from deltacell.screen import Split
 from deltacell.store import new_directory
-from deltacell.train.compose import from_yaml, to_yaml, with_overrides
+from deltacell.train.compose import from_yaml, parse_override, to_yaml, with_settings
 from deltacell.train.config import Config
 
 if TYPE_CHECKING:
     from deltacell.train.data import TrainingData
 
-LOCK_FILE = ".lock"
-
-# What results may depend on; the record of a run has their versions.
+# The record of a run has the versions of these packages, on which results may depend.
 PACKAGES = (
     *("deltacell", "torch", "lightning", "lightgbm"),
     *("torch-geometric", "numpy", "polars", "pyarrow"),
@@ -63,7 +60,7 @@ PACKAGES = (
 
 
 def new_path(config: Config) -> Path:
-    """Return the directory of a new run: the config's, or one made of name, seed and time."""
+    """Return the directory of a new run: the config's, or one named by name, seed and time."""
     if config.directory is not None:
         return Path(config.directory)
     stem = Path("runs") / f"{config.name}-seed{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
@@ -82,11 +79,11 @@ def create_run(
     world_size: int = 1,
     split: Split | None = None,
 ) -> None:
-    """Make a run directory where there is none, with the first attempt running."""
+    """Make a new run directory, with the first attempt running."""
     started = now()
     if (path / RUN_FILE).is_file():
         fix = f"Resume it (deltacell train --resume {path}), or choose another directory."
-        what = "there is already a run in this directory"
+        what = "the directory already contains a run"
         raise InputError(what, code="run-exists", where=path, fix=fix)
     record = RunRecord(
         status=Status.running,
@@ -110,19 +107,19 @@ def create_run(
 
 @contextmanager
 def opened(path: Path, *, running: bool = False) -> Iterator[RunDirectory]:
-    """Hold a run that no other process trains meanwhile; nothing of it changes by itself.
+    """Open a run with its lock, so that no other process trains it meanwhile.
 
-    If an attempt is `running` at the end, an error makes it ``failed``, and anything else
-    ``interrupted``.
+    An attempt that is `running` becomes ``failed`` if an error is raised, and ``interrupted`` if
+    anything else is.
     """
     path = read_run(path).path.absolute()
-    with locked(path / LOCK_FILE, whose="run"):
+    with locked(path / ".lock", whose="run"):
         run = RunDirectory(path, read_run(path), running)
         try:
             yield run
         except BaseException as error:
             failed = isinstance(error, Exception)
-            # If the disk is full too, the error that is being raised is the one to see.
+            # A full disk must not hide the error that is being raised.
             with suppress(StoreError):
                 if run.running and failed:
                     run.end(Status.failed, error=str(error) or type(error).__name__)
@@ -133,11 +130,14 @@ def opened(path: Path, *, running: bool = False) -> Iterator[RunDirectory]:
 
 @dataclasses.dataclass
 class RunDirectory:
-    """A run that this process holds, see `opened`, and may train."""
+    """A run that this process has locked, see `opened`."""
 
     path: Path
     record: RunRecord
     running: bool
+
+    def checkpoints(self, keep: int = 2) -> Checkpoints:
+        return Checkpoints(self.path / CHECKPOINTS, keep)
 
     def update(self, **changes: Any) -> None:
         changed = dataclasses.replace(self.record, **changes)
@@ -145,7 +145,7 @@ class RunDirectory:
         self.record = changed
 
     def resume(self, config: Config, *, from_step: int, world_size: int = 1) -> None:
-        """Begin another attempt; one that was killed becomes ``interrupted``."""
+        """Start another attempt; one that was killed becomes ``interrupted``."""
         attempts = list(self.record.attempts)
         if attempts[-1].status is Status.running:
             attempts[-1] = dataclasses.replace(attempts[-1], status=Status.interrupted)
@@ -156,8 +156,8 @@ class RunDirectory:
         self.running = True
 
     def end(self, status: Status, **changes: Any) -> None:
-        """End the attempt that runs, or one that was killed before it could say how it ended."""
-        changes |= {**Checkpoints(self.path / CHECKPOINTS).reached(), "status": status}
+        """End the current attempt, or one that was killed."""
+        changes |= {**self.checkpoints().reached(), "status": status}
         *before, current = self.record.attempts
         closed = dataclasses.replace(current, ended=now(), status=status)
         self.update(**changes, ended=closed.ended, attempts=(*before, closed))
@@ -165,8 +165,8 @@ class RunDirectory:
 
 
 def commit(folder: Path = Path(__file__).parents[1]) -> str | None:
-    """Return the commit of the checkout that deltacell runs from, with ``-dirty`` if changed."""
-    # A package that is installed below another project's checkout is not part of it.
+    """Return the git commit of deltacell's checkout, with ``-dirty`` if it has changes."""
+    # A package that is installed inside another project's checkout is not part of it.
     tracked = "ls-files --error-unmatch __init__.py"
     described = "describe --always --dirty --abbrev=40 --exclude=*"
     options: dict[str, Any] = {"capture_output": True, "text": True, "check": True, "timeout": 30}
@@ -177,37 +177,36 @@ def commit(folder: Path = Path(__file__).parents[1]) -> str | None:
     return None
 
 
-# The config of a run, and what its checkpoints mean.
-
 MAY_CHANGE = (
     *("trainer.epochs", "trainer.devices", "trainer.nodes", "trainer.accelerator"),
     *("trainer.threads", "trainer.patience", "trainer.progress", "trainer.keep"),
     *("trainer.checkpoint_every_steps", "trainer.checkpoint_every_minutes"),
     *("trainer.figures_every", "loggers.", "profiler."),
 )
-"""Keys, or beginnings of them, that do not change what is learned from the same steps."""
+"""Keys, or prefixes ending in a dot, that do not change what a step learns."""
 
 PLACES = ("directory", "data.folder", "data.cell", "data.screen")
-"""Keys that say where things are; what is there is compared by its checksum."""
+"""Keys of locations, whose contents are compared by checksum."""
 
 MEANING = "run"
-"""The key of a checkpoint's state that holds its `meaning`."""
+"""The key of `meaning` in the state of a checkpoint."""
 
 _SEAL, _NO_SEAL = "# seal: ", "none"
 _ABOUT_SEAL = (
-    "# The seal shows damage and edits. Where the data have moved, change data.folder above and "
-    f"write '{_NO_SEAL}' for the seal.\n"
+    "# The seal detects damage and edits. If the data have moved, change data.folder above and set "
+    f"the seal to '{_NO_SEAL}'.\n"
 )
 
 
 def resumed_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Config:
-    """Return the config of a run, with overrides of what may change, such as trainer.epochs=20."""
+    """Return the config of a run with overrides, such as trainer.epochs=20; see `MAY_CHANGE`."""
     config = read_config(read_run(path).path)
     for override in overrides:
         if "=" not in override or not _may_change(override.partition("=")[0]):
-            what = f"'{override}' cannot be changed when a run is resumed, only "
+            what = f"'{override}' cannot change in a resumed run; these keys can: "
             raise InputError(what + ", ".join(MAY_CHANGE), code="cannot-change")
-    return with_overrides(config, overrides)
+    parsed = map(parse_override, overrides)
+    return with_settings(config, {one.key_or_group: one.value() for one in parsed})
 
 
 def write_config(path: Path, config: Config) -> None:
@@ -217,7 +216,7 @@ def write_config(path: Path, config: Config) -> None:
 
 
 def read_config(path: Path) -> Config:
-    """Return the config of a run, from its file or, if that was deleted, its last checkpoint."""
+    """Return the config of a run from its file or, if that was deleted, its last checkpoint."""
     file = path / CONFIG_FILE
     try:
         text = file.read_bytes().decode(errors="replace")
@@ -232,14 +231,14 @@ def read_config(path: Path) -> Config:
     above = above.rpartition("\n")[0] + "\n"
     if not found or seal.strip() not in (_NO_SEAL, hashlib.sha256(above.encode()).hexdigest()):
         what = "the config was edited or damaged"
-        fix = "Delete the file to use the config of the last checkpoint. Give what may change to "
-        fix += "the command: deltacell train --resume RUN trainer.epochs=20"
+        fix = "Delete the file to use the config of the last checkpoint. To change a key: "
+        fix += "deltacell train --resume RUN trainer.epochs=20"
         raise StoreError(what, code="broken-seal", where=file, fix=fix)
     return from_yaml(above, where=file)
 
 
 def meaning(config: Config, data: TrainingData) -> dict[str, str]:
-    """Return what a checkpoint keeps with its weights: what they were trained with and on."""
+    """Return the config and the checksums of the data, which a checkpoint stores."""
     checksums = {what: getattr(data, what).checksum for what in ("cell", "screen", "split")}
     return {"config": to_yaml(config), **checksums}
 
@@ -249,12 +248,12 @@ def check_meaning(state: Mapping[str, Any], config: Config, data: TrainingData, 
     was, asked = _flat(from_yaml(kept["config"], where=path)), _flat(config)
     for key in sorted(was.keys() | asked.keys()):
         if was.get(key) != asked.get(key) and not (_may_change(key) or key in PLACES):
-            what = f"{key} is {asked.get(key)!r}, but was trained with {was.get(key)!r}"
+            what = f"{key} is {asked.get(key)!r}, but the run was trained with {was.get(key)!r}"
             fix, file = "Delete the file to use the config of the checkpoint.", path / CONFIG_FILE
             raise StoreError(what, code="other-config", where=file, fix=fix, key=key)
     for part in ("cell", "screen", "split"):
         if found[part] != kept[part]:
-            what = f"the {part} is not the one that the checkpoint was trained on; restore it"
+            what = f"the checkpoint was trained on another {part}; restore it"
             raise StoreError(what, code=f"other-{part}", where=path)
 
 
@@ -277,7 +276,7 @@ COLUMNS = (
 
 
 def write_metrics(run: Path, rows: Sequence[Mapping[str, float | None]]) -> None:
-    """Write ``metrics.csv``, which is for people and is not read again."""
+    """Write ``metrics.csv`` for users; deltacell does not read it."""
     text = io.StringIO()
     names = dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)])
     writer = csv.DictWriter(text, list(names), lineterminator="\n")
@@ -287,25 +286,21 @@ def write_metrics(run: Path, rows: Sequence[Mapping[str, float | None]]) -> None
 
 
 def metrics_of(run: Path) -> list[dict[str, Any]]:
-    """Return the metrics of every epoch or validation, from the last checkpoint."""
+    """Return the metrics of every epoch or round from the last checkpoint."""
     rows: list[dict[str, Any]] = Checkpoints(run / CHECKPOINTS).load().get("rows", [])
     return rows
 
 
-# Checkpoints.
-
 SCHEMA_VERSION = 1
-METRIC = "validation_pearson"
-"""The metric that the best checkpoint is chosen by."""
-
+METRIC = "validation_pearson"  # which chooses the best checkpoint
 _NAME = re.compile(r"step-\d{8,}\.ckpt")
 _MARK = "deltacell_checkpoint"
 
 
 class Checkpoints:
-    """The folder of a run's checkpoints; one process at a time may save, any number may load.
+    """The checkpoints of a run; one process at a time may save, any number may load.
 
-    `keep` is how many of the last to keep; the best is kept in addition.
+    The last `keep` checkpoints are kept, and the best.
     """
 
     def __init__(self, folder: str | os.PathLike[str], keep: int = 2) -> None:
@@ -314,7 +309,7 @@ class Checkpoints:
 
     @property
     def kept(self) -> tuple[Reached, ...]:
-        """All checkpoints by step; none of them may be damaged, or another would be the best."""
+        """All checkpoints by step; a damaged one raises, since it could be the best."""
         if self._kept is None:
             found = []
             for file in self._files():
@@ -322,7 +317,7 @@ class Checkpoints:
                     one = self._read(file)
                     found.append(_described(file.name, one["step"], one["epoch"], one["metric"]))
                 except StoreError:
-                    # One that is not there any more was deleted by the process that saves.
+                    # The process that saves may just have deleted it.
                     if file.exists():
                         raise
             self._kept = tuple(found)
@@ -334,7 +329,7 @@ class Checkpoints:
 
     @property
     def best(self) -> Reached | None:
-        """The checkpoint with the highest metric, the earliest of equals."""
+        """The checkpoint with the highest metric, or the earliest of several."""
         return _best(self.kept)
 
     def reached(self) -> dict[str, Reached | None]:
@@ -343,7 +338,7 @@ class Checkpoints:
     def save(
         self, state: Mapping[str, Any], *, step: int, epoch: int, metric: float | None = None
     ) -> None:
-        """Save a state, which becomes the last checkpoint, and the best if its metric is."""
+        """Save a state as the last checkpoint, and the best if its metric is highest."""
         metric = float(metric) if metric is not None and math.isfinite(metric) else None
         before, file = self.kept, self.folder / f"step-{step:08d}.ckpt"
         write_checkpoint(file, state, step=step, epoch=epoch, metric=metric)
@@ -351,23 +346,23 @@ class Checkpoints:
         kept = [*(one for one in before if one.step != step), saved]
         self._kept = tuple(one for one in kept if one in kept[-self.keep :] or one is _best(kept))
         names = {one.file for one in self._kept}
-        # What cannot be deleted now is tried again with the next one.
+        # The next save tries again to delete what remains.
         with suppress(OSError):
             for old in (*self._files(), *self.folder.glob(f".*{TEMPORARY}")):
                 if old.name not in names:
                     old.unlink(missing_ok=True)
 
     def load(self, which: str = "last") -> dict[str, Any]:
-        """Return a saved state, on the CPU.
+        """Load the state ``last``, ``best`` or of a file name onto the CPU.
 
-        `which` is ``last``, ``best`` or a file name. Nothing in the file is executed, whatever it
-        contains. If it is damaged or missing, the error names an earlier one that is whole.
+        Loading never executes code. If the file is damaged or missing, the error names an earlier
+        checkpoint that is intact.
         """
         state: dict[str, Any] = self._read(self._find(which))["state"]
         return state
 
     def continue_from(self, which: str) -> None:
-        """Make a checkpoint the last by deleting those of later steps, the latest first."""
+        """Delete the checkpoints of later steps, the latest first."""
         files = self._files()
         for file in reversed(files[files.index(self._find(which)) + 1 :]):
             file.unlink()
@@ -397,12 +392,12 @@ class Checkpoints:
             what, code = f"the checkpoint cannot be read: {error}", "unreadable-checkpoint"
             if isinstance(error, StoreError):
                 what, code = error.what, error.code
-            fix = "No earlier one is whole. Restore a copy, or remove it to do without it."
+            fix = "No earlier one is intact. Restore a copy, or remove it to do without it."
             for earlier in self._files():
                 with suppress(OSError, StoreError):
                     if _step(earlier) < _step(file) and read_checkpoint(earlier):
                         again = f"deltacell train --resume {self.folder.parent}"
-                        fix = f"An earlier one is whole: {again} --from {earlier.name}"
+                        fix = f"An earlier one is intact: {again} --from {earlier.name}"
             raise StoreError(what, code=code, where=file, fix=fix) from error
 
 
@@ -423,20 +418,19 @@ def _best(checkpoints: Iterable[Reached]) -> Reached | None:
 def write_checkpoint(
     path: Path, state: Mapping[str, Any], *, step: int, epoch: int, metric: float | None
 ) -> None:
-    """Write a state and where it was taken."""
     about = {_MARK: SCHEMA_VERSION, "step": step, "epoch": epoch, "metric": metric}
-    # It is made in memory because PyTorch hides a full disk behind errors of its own.
+    # Serialised in memory, because PyTorch would report a full disk as another error.
     made = io.BytesIO()
     torch.save({**about, "state": plain_state(state)}, made)
     write_bytes(path, made.getbuffer(), what=f"the checkpoint of step {step}")
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Return ``step``, ``epoch``, ``metric`` and ``state`` of a file, its tensors on the CPU.
+    """Return ``step``, ``epoch``, ``metric`` and ``state``, with tensors on the CPU.
 
-    A file that deltacell did not write is refused, and nothing in it is executed.
+    A file that deltacell did not write raises, and is never executed.
     """
-    # Read first, so that a disk that fails is told from a file that is damaged.
+    # Read first, to distinguish a failing disk from a damaged file.
     held = io.BytesIO(path.read_bytes())
     damaged = StoreError("the checkpoint is damaged", code="damaged-checkpoint", where=path)
     try:
@@ -445,12 +439,12 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
                 raise ValueError
         held.seek(0)
         payload: dict[str, Any] = torch.load(held, map_location="cpu", weights_only=True)
-        # Other code in this process may have allowed PyTorch to read more than what we write.
+        # Other code in this process may have allowed PyTorch to load more types.
         plain_state(payload)
     except (pickle.UnpicklingError, InputError) as error:
-        what = "the file is refused: it holds more than tensors, numbers and text"
+        what = "the file is refused: it contains more than tensors, numbers and text"
         raise StoreError(what, code="unsafe-checkpoint", where=path) from error
-    except Exception as error:  # whatever damaged bytes lead to
+    except Exception as error:  # damaged bytes can raise anything
         raise damaged from error
     is_ours = isinstance(payload, dict) and payload.get(_MARK) == SCHEMA_VERSION
     kinds = {"step": int, "epoch": int, "metric": float | None, "state": dict}
@@ -463,12 +457,12 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def plain_state(value: Any, where: str = "") -> Any:
-    """Return a state as it will be read, or say which key holds what cannot be saved.
+    """Return a state as it will be loaded, or raise for a value that cannot be saved.
 
-    Ordered dicts become dicts, and parameters their tensors; tensors are not copied.
+    Ordered dicts become dicts, and parameters tensors; tensors are not copied.
     """
     kind = type(value)
-    # Exact types: a numpy float is a float too, and could not be read again.
+    # Exact types, because a NumPy float is a float too, and could not be loaded.
     if kind in (int, float, str, bool, type(None), Tensor):
         return value
     if kind is nn.Parameter or kind is nn.Buffer:
@@ -478,5 +472,5 @@ def plain_state(value: Any, where: str = "") -> Any:
     if kind in (dict, OrderedDict) and all(type(key) in (str, int) for key in value):
         dot = "." if where else ""
         return {key: plain_state(one, f"{where}{dot}{key}") for key, one in value.items()}
-    what = f"'{where}' is a {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold"
+    what = f"'{where}' is a {kind.__module__}.{kind.__qualname__}, which cannot be saved"
     raise InputError(what, code="not-plain", key=where)

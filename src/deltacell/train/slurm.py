@@ -1,4 +1,4 @@
-"""The script of a Slurm job that trains, saves when Slurm stops it, and resumes when requeued."""
+"""The script of a Slurm job that trains, saves when it is stopped and resumes when requeued."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _VALUE = re.compile(r"\w[\w.,:%@-]*", re.ASCII)
 
 @dataclass(frozen=True)
 class Job:
-    """What is asked of Slurm; None leaves it to the config or to Slurm."""
+    """The options of a job; None leaves an option to the config or to Slurm."""
 
     nodes: int | None = None
-    gpus_per_node: int | None = None  # one process each; without, it uses CPUs
-    cpus_per_task: int | None = None  # cores and threads of each process
+    gpus_per_node: int | None = None  # one process each; None for CPUs
+    cpus_per_task: int | None = None
     time: str = "24:00:00"
     partition: str | None = None
     account: str | None = None
-    mem: str | None = None  # of a node
+    mem: str | None = None  # per node
     seeds: str | None = None  # an array with one job per seed, such as 0-4 or 1,5,7
     job_name: str | None = None
     requeue: bool = False
@@ -36,25 +36,25 @@ class Job:
 def job_script(
     overrides: Sequence[str], job: Job, program: Sequence[str], folder: Path | None = None
 ) -> str:
-    """Return the text of a script for ``sbatch``; one task is one device, as Lightning expects.
+    """Return a script for ``sbatch``; one task is one device, as Lightning expects.
 
     The run directory is named after the job, and the seed in an array, so that a requeued job
-    finds what it saved. The shell passes the SIGUSR1 that comes before the time limit to ``srun``
-    and so to every rank, and not SIGTERM, at which ``srun`` would kill its tasks: the ranks get
-    that from Slurm itself. Either way they save and exit with 128 + the signal's number.
+    finds its checkpoints. Before the time limit, the shell passes SIGUSR1 on to ``srun`` and so to
+    every rank. It does not pass on SIGTERM, at which ``srun`` would kill its tasks: Slurm sends
+    that to the ranks itself. Either way they save and exit with 128 + the signal's number.
     """
     added: dict[str, int | str | None] = {"trainer.nodes": job.nodes}
     if job.gpus_per_node is not None:
         added |= {"trainer.devices": job.gpus_per_node, "trainer.accelerator": "cuda"}
     else:
-        # A node may have GPUs that this job did not ask for.
+        # A node may have GPUs that this job did not request.
         is_open = compose(overrides, folder=folder).trainer.accelerator == "auto"
         added["trainer.accelerator"] = "cpu" if is_open else None
         added["trainer.threads"] = job.cpus_per_task
-    # The last of two counts, so that the options of the job do.
+    # The last override of a key counts.
     overrides = [*overrides, *(f"{k}={v}" for k, v in added.items() if v is not None)]
     config = compose(overrides, folder=folder)
-    # Nothing may get out of its line; whether Slurm takes a value is said by sbatch.
+    # No value may break out of its line; sbatch checks the rest.
     for option, value in vars(job).items():
         if value is not None and not _VALUE.fullmatch(str(value)):
             raise _unusable(f"--{option.replace('_', '-')}", value, "one word")
@@ -62,7 +62,7 @@ def job_script(
     if name is None:
         name = re.sub(r"[^\w.-]+", "-", config.name, flags=re.ASCII).strip("-.") or "run"
     if name in ("bash", "interactive"):
-        raise _unusable("--job-name", name, "another, as Lightning starts no ranks in such a job")
+        raise _unusable("--job-name", name, "another name, since Lightning starts no ranks in it")
     folders = [] if folder is None else ["--config-dir", str(folder)]
     directory, array, trainer = config.directory or "", job.seeds is not None, config.trainer
     for text in (*overrides, *program, *folders, directory):

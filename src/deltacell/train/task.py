@@ -1,4 +1,4 @@
-"""What is optimised: a model with its loss; its validation, and where a training is."""
+"""The task of a training: a model with its loss, its validation, and the training's position."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from deltacell.train.data import Standard
 
 
 class Prepared(NamedTuple):
-    """A batch with the host's work for the model done."""
+    """A batch after the preparation on the host."""
 
     batch: Batch
     genotypes: Genotypes | Deleted
@@ -46,7 +46,7 @@ class Prepared(NamedTuple):
 
 
 class Task(nn.Module):
-    """A model with its loss on standardised scores, as one module that DDP can wrap."""
+    """A model with its loss on standardised scores, as a module that DDP can wrap."""
 
     def __init__(self, model: nn.Module, loss: Loss, cell: Cell, standard: Standard) -> None:
         super().__init__()
@@ -60,21 +60,21 @@ class Task(nn.Module):
         return Prepared(batch, batch.genotypes)
 
     def forward(self, prepared: Prepared) -> dict[str, torch.Tensor]:
-        """Return the loss, whose sum over ranks is that of the global batch, and its parts."""
+        """Return this rank's share of the loss of the global batch, and its parts."""
         prediction = self._predict(prepared)
         self.timer.switch("loss")
         value = self._loss(prediction, prepared.batch)
         total = value.total
         if not len(prepared.batch) and isinstance(self.model, HeteroCell):
-            # A rank without mutants reaches few weights, but the others wait for all gradients.
+            # Without mutants few weights get gradients, but the other ranks wait for all.
             total = total + 0 * torch.stack([w.sum() for w in self.model.parameters()]).sum()
         return {"loss": total, **value.parts}
 
     @torch.no_grad()
     def validate(self, loader: Loader) -> Validation:
-        """Return the scores of an unshuffled loader's rows on all ranks."""
+        """Predict the rows of an unshuffled loader; every rank returns all scores."""
         device = next(self.parameters()).device
-        # Each rank fills in its own rows, so that the sum over ranks has all of them.
+        # Each rank fills in its own rows; the sum over ranks has all rows.
         predicted = torch.zeros(len(loader.rows) + 1, dtype=torch.float64, device=device)
         place = torch.full((len(loader.screen),), -1, dtype=torch.int64)
         place[torch.from_numpy(np.array(loader.rows))] = torch.arange(len(loader.rows))
@@ -100,9 +100,8 @@ class Task(nn.Module):
         return Validation(measured, values[:-1], float(values[-1]) / max(1, done))
 
     def _predict(self, prepared: Prepared) -> Prediction:
-        options = {}
-        if isinstance(self.model, Dango):
-            options["reconstruct"] = isinstance(self.loss, DangoLoss)
+        is_dango = isinstance(self.model, Dango)
+        options = {"reconstruct": isinstance(self.loss, DangoLoss)} if is_dango else {}
         prediction: Prediction = self.model(self.cell, prepared.genotypes, **options)
         return prediction
 
@@ -114,7 +113,7 @@ class Task(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Validation:
-    """What a model predicts for some rows of a screen, in its unit."""
+    """Measured and predicted scores of some rows, in the screen's unit."""
 
     measured: npt.NDArray[np.float64]
     predicted: npt.NDArray[np.float64]
@@ -133,15 +132,15 @@ class Validation:
 
 @dataclass
 class Position:
-    """Where a training is, and what follows from that: its learning rate, and whether it ends."""
+    """The position of a training, which determines its learning rate and its end."""
 
-    epoch: int = 0  # epochs done
-    batch: int = 0  # batches of the next epoch that are done
-    step: int = 0  # optimizer steps done
-    best: float = -math.inf  # the highest validation metric
-    waited: int = 0  # validations since then
+    epoch: int = 0  # complete epochs
+    batch: int = 0  # batches of the current epoch
+    step: int = 0  # optimizer steps
+    best: float = -math.inf  # highest validation metric
+    waited: int = 0  # validations since the best
     drops: int = 0  # how often ``plateau`` has lowered the rate
-    seconds: float = 0.0  # of training, over all attempts
+    seconds: float = 0.0  # training time, over all attempts
 
     def is_end(self, config: Config) -> bool:
         patience = config.trainer.patience
@@ -149,19 +148,18 @@ class Position:
         return enough or self.epoch >= config.trainer.epochs
 
     def validated(self, metric: float, config: Config) -> None:
-        """Take note of a validation; higher is better, and NaN is not."""
+        """Record a validation metric; higher is better, and NaN is never better."""
         better = metric > self.best
         self.best = metric if better else self.best
         self.waited = 0 if better else self.waited + 1
         self.drops += self.waited > 0 and self.waited % (config.schedule.patience + 1) == 0
 
     def learning_rate(self, config: Config, steps_per_epoch: int) -> float:
-        """Return the rate of the next step.
+        """Return the learning rate of the next step.
 
-        With ``t`` the steps done, and ``T`` all steps (``cosine``) or those of the current period
-        (``warm_restarts``), it is ``min_lr + (lr - min_lr) * (1 + cos(pi * t / T)) / 2``.
-        ``plateau`` multiplies it by ``factor`` after every ``patience`` + 1 validations in a row
-        without a better one.
+        It is ``min_lr + (lr - min_lr) * (1 + cos(pi * t / T)) / 2`` after ``t`` of ``T`` steps, of
+        the training for ``cosine`` and of the period for ``warm_restarts``. ``plateau`` multiplies
+        it by ``factor`` after ``patience`` + 1 validations in a row without improvement.
         """
         asked, rate = config.schedule, config.optimizer.lr
         if asked.name == "constant":
