@@ -61,7 +61,7 @@ def is_there(process: int) -> bool:
 
 
 def test_stopped_in_every_way_it_is_as_if_nothing_had_been(deltacell, tmp_path, training):
-    """An error of a rank, Ctrl-C, a launcher that is killed; at last by torchrun."""
+    """An error of a rank, Ctrl-C, a rank and a launcher that are killed; at last by torchrun."""
     for name, text in (
         ("conf/experiment/mine.yaml", "# @package _global_\ndefaults: [demo, _self_]\nseed: 11\n"),
         ("end.py", TO_THE_END),
@@ -83,6 +83,8 @@ def test_stopped_in_every_way_it_is_as_if_nothing_had_been(deltacell, tmp_path, 
     assert "ZeroDivisionError" in record.error
     for number, to, code, status in (
         (signal.SIGINT, "terminal", 130, Status.interrupted),
+        # The first rank is the one that writes the record.
+        (signal.SIGKILL, "rank 0", 2, Status.failed),
         (signal.SIGKILL, "launcher", -signal.SIGKILL, Status.interrupted),
     ):
         process = training.start(tmp_path, "train", "--resume", str(path))
@@ -92,16 +94,19 @@ def test_stopped_in_every_way_it_is_as_if_nothing_had_been(deltacell, tmp_path, 
         if to == "terminal":
             os.killpg(process.pid, number)
         else:
-            os.kill(process.pid, number)
+            os.kill(ranks[0] if to == "rank 0" else process.pid, number)
         began = time.monotonic()
         said = training.end(process, code)
         assert "Traceback" not in said
         assert "and saved" in said or to != "terminal"
+        killed = "rank 0 was killed by SIGKILL; the other ranks were stopped"
+        assert (killed in said) is (to == "rank 0")
         while any(is_there(rank) for rank in ranks.values()):
             assert time.monotonic() - began < BROUGHT_DOWN
             time.sleep(0.1)
         record = read_run(path)
         assert record.status is status
+        assert ("rank 0" in (record.error or "")) is (to == "rank 0")
     # Own configs and captures reached every rank.
     assert record.seed == 11
     names = sorted(file.name for file in (path / "traces").iterdir())

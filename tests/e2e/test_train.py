@@ -19,8 +19,6 @@ from deltacell.cli.app import app
 from deltacell.profile.phase_rows import read_phases
 from deltacell.profile.record import Status, read_run
 from deltacell.train.compose import compose, from_yaml
-from deltacell.train.processes import RankError
-from deltacell.train.run_directory import create_run
 
 Run = Callable[..., Any]
 
@@ -78,23 +76,6 @@ def test_resuming_what_is_not_there_or_is_done(finished, tmp_path, refused):
     assert from_yaml(said).trainer.epochs == 9
     assert from_yaml((finished / "config.yaml").read_text()).trainer.epochs == 1
     assert "Finished" in typed(*again, "--from", "best", "trainer.epochs=2").output
-
-
-def test_a_run_whose_first_rank_was_killed_has_failed(tmp_path, training, monkeypatch, refused):
-    """The killed rank is the one that writes the record, so the launcher has to."""
-    path, words = tmp_path / "run", [*training.SMALL, "trainer.devices=2"]
-
-    def launch(*_: Any) -> int:
-        create_run(path, compose(words), split=None, world_size=2)
-        raise RankError("rank 0 was killed by SIGKILL; the other ranks were stopped")
-
-    monkeypatch.setattr("deltacell.train.processes.launch", launch)
-    monkeypatch.setattr("deltacell.train.processes.cores", lambda: 2)
-    with pytest.raises(RankError):
-        typed("train", *words, f"directory={path}")
-    record = read_run(path)
-    assert record.status is record.attempts[-1].status is Status.failed
-    assert "rank 0 was killed" in str(record.error)
 
 
 def test_modes_are_shown_side_by_side(deltacell, training, tmp_path, monkeypatch):

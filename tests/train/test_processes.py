@@ -3,6 +3,9 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +29,7 @@ from deltacell.train.processes import (
     described,
     died,
     is_launched,
+    kill_stalled,
     leave_error,
     make_fabric,
     needs_launch,
@@ -170,3 +174,18 @@ def test_an_error_for_users_is_its_sentence_and_another_its_traceback(alone, tmp
     assert told(ZeroDivisionError("by zero")).endswith("\nZeroDivisionError: by zero")
     alone.setenv("DELTACELL_DEBUG", "1")
     assert "Traceback" in told(mistake)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says who is stopped")
+def test_a_child_that_is_stopped_is_killed(monkeypatch):
+    monkeypatch.setattr(processes, "STOPPED_FOR", 0.1)
+    over, killed = threading.Event(), set[int]()
+    script = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
+    with subprocess.Popen([sys.executable, "-S", "-c", script]) as child:
+        watch = threading.Thread(target=kill_stalled, args=(over, killed), daemon=True)
+        watch.start()
+        assert child.wait(60) == -signal.SIGKILL
+        over.set()
+        watch.join()
+    assert killed == {child.pid}
+    assert "SIGSTOP" in described(failure(-9), stalled=True)

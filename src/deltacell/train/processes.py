@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -34,6 +35,8 @@ PRECISIONS = {"32": "32-true", "64": "64-true", "bf16": "bf16-mixed"}
 PATIENCE = timedelta(minutes=30)
 # Prefix of torchrun's run id if `launch` started the ranks; the launcher's pid follows.
 LAUNCHED = "launched-by-deltacell-process-"
+# Seconds after which a rank that is stopped (SIGSTOP) is killed, as all others wait for it.
+STOPPED_FOR = 60.0
 # Seconds that a rank has to save after its launcher is gone.
 TO_SAVE = 120.0
 # Slurm's pre-emption and time limit, a terminal's Ctrl-C, and Slurm's early warning.
@@ -183,6 +186,8 @@ def launch(words: Sequence[str], processes: int) -> int:
     for name in list(logging.root.manager.loggerDict):
         if name.startswith("torch.distributed.elastic"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
+    over, stalled = threading.Event(), set[int]()
+    threading.Thread(target=kill_stalled, args=(over, stalled), daemon=True).start()
     with tempfile.TemporaryDirectory(prefix="deltacell-") as logs:
         config = LaunchConfig(
             min_nodes=1,
@@ -199,9 +204,12 @@ def launch(words: Sequence[str], processes: int) -> int:
             elastic_launch(config, sys.executable)("-m", "deltacell", *words)
         except ChildFailedError as error:
             rank, failure = min(error.failures.items(), key=lambda one: died(one[1]))
-            raise RankError(f"rank {rank} {described(failure)}") from None
+            how = described(failure, failure.pid in stalled)
+            raise RankError(f"rank {rank} {how}") from None
         except SignalException as error:
             return int(error.sigval)
+        finally:
+            over.set()
     return 0
 
 
@@ -219,6 +227,21 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+def kill_stalled(over: threading.Event, killed: set[int]) -> None:
+    """Kill children of this process that stay stopped, until `over` is set."""
+    since: dict[int, float] = {}
+    me = os.getpid()
+    while not over.wait(STOPPED_FOR / 60):
+        with suppress(OSError):
+            for child in map(int, Path(f"/proc/{me}/task/{me}/children").read_text().split()):
+                state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+                if state != "T":
+                    since.pop(child, None)
+                elif time.monotonic() - since.setdefault(child, time.monotonic()) > STOPPED_FOR:
+                    killed.add(child)
+                    os.kill(child, signal.SIGKILL)
+
+
 def died(failure: ProcessFailure) -> tuple[bool, float]:
     """Return a key that sorts the first rank to die before those that died because of it.
 
@@ -230,7 +253,9 @@ def died(failure: ProcessFailure) -> tuple[bool, float]:
     return failure.exitcode == -signal.SIGTERM, time_
 
 
-def described(failure: ProcessFailure) -> str:
+def described(failure: ProcessFailure, stalled: bool = False) -> str:
+    if stalled:
+        return f"was stopped for {STOPPED_FOR:.0f} s (SIGSTOP); all ranks were ended"
     if failure.exitcode < 0:
         killed = signal.Signals(-failure.exitcode).name
         return f"was killed by {killed}; the other ranks were stopped"
