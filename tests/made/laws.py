@@ -155,7 +155,7 @@ class Dense(Propagation):
         return WildType(tuple(propagate(hops, state, living, _among(living))))
 
     def _mutants(self, batch):
-        genes, first = batch.wild_type.last[GENE], batch.wild_type.first
+        genes, first = batch.wild_type.last[GENE], batch.wild_type.states[0]
         whole = _pooled(batch.readout, genes, torch.arange(len(genes)))
 
         def z_without(**lost):
@@ -184,12 +184,10 @@ class Dense(Propagation):
 
 def _among(living):
     def receive(a, target, x):
-        rows, columns, values = a.matrix.entries(device="cpu", dtype=x.dtype)
-        matrix, edges = x.new_zeros(2, *a.matrix.shape).unbind()
-        matrix[rows, columns] = values
-        edges[rows, columns] = 1
-        matrix, edges = (m[living[target]][:, living[a.source]] for m in (matrix, edges))
-        return matrix @ x / (edges.sum(1, keepdim=True).clamp(min=1) if a.mean else 1)
+        whole = a.matrix.csr(device="cpu", dtype=x.dtype).to_dense()
+        matrix = whole[living[target]][:, living[a.source]]
+        n_edges = (matrix != 0).sum(1, keepdim=True)
+        return matrix @ x / (n_edges.clamp(min=1) if a.mean else 1)
 
     return receive
 
