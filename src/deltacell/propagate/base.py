@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from deltacell.cell import Cell
-from deltacell.propagate.hop import ALL, GENE, REACTION, Aggregate, Hop, State
+from deltacell.propagate.hop import GENE, REACTION, Aggregate, Hop, State
 from deltacell.propagate.pool import WildPool, wild_pool
+from deltacell.propagate.workers import ALL
 from deltacell.screen import Genotypes
 
 

@@ -14,10 +14,10 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from deltacell.arrays import Bools, Ints, distinct, offsets_of, ragged_positions
 from deltacell.errors import InputError
 from deltacell.propagate.base import Batch, Deleted, Mutants, Propagation, WildType
-from deltacell.propagate.hop import ALL, GENE, Aggregate, Hop, Message, State, place_of, sizes_of
+from deltacell.propagate.hop import GENE, Aggregate, Hop, Message, State, place_of, sizes_of
 from deltacell.propagate.pool import Terms, pool_changes, pool_difference
 from deltacell.propagate.product import SparseMatrix, product
-from deltacell.propagate.workers import Pieces, in_graphs, one_core, row_wise, workers_for
+from deltacell.propagate.workers import ALL, Pieces, in_graphs, one_core, row_wise, workers_for
 
 # What fits into the cache of a core: the numbers that one sparse product reads, and the rows of 64
 # numbers for which a row-wise function is computed.

@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from deltacell.propagate.product import SparseMatrix
-from deltacell.propagate.workers import ALL, Gradients, Pieces, Rows, row_wise
-
-__all__ = ["ALL", "GENE", "METABOLITE", "REACTION", "Aggregate", "Hop", "Message", "Rows", "State"]
+from deltacell.propagate.workers import Gradients, Pieces, Rows, row_wise
 
 GENE, REACTION, METABOLITE = "gene", "reaction", "metabolite"
 
@@ -66,11 +64,7 @@ class Message:
 
 @dataclass(frozen=True, eq=False)
 class Hop:
-    """One step of message passing, which updates the nodes of one kind row by row.
-
-    The new vectors are the sum of the messages; a strategy may compute each of these on some rows
-    only.
-    """
+    """One step of message passing: the new vectors of one kind of node are a sum of messages."""
 
     target: str  # the kind of node that receives
     messages: tuple[Message, ...]
@@ -92,7 +86,6 @@ class Hop:
         return sum(messages, old).to(vectors.dtype)
 
     def update(self, vectors: Tensor, received: Sequence[Tensor], rows: Rows) -> Tensor:
-        """Return the new vectors from the old ones and all aggregates."""
         each, made = iter(received), []
         for message in self.messages:
             own = [next(each) for _ in message.aggregates]

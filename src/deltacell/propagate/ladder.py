@@ -20,9 +20,10 @@ from torch import Tensor
 from deltacell import store
 from deltacell.errors import InputError
 from deltacell.propagate.base import Batch, Deleted, Mutants, Propagation, WildType, propagate
-from deltacell.propagate.hop import ALL, GENE, Aggregate, Hop, State
+from deltacell.propagate.hop import GENE, Aggregate, Hop, State
 from deltacell.propagate.pool import Terms, pool_difference
 from deltacell.propagate.product import SparseMatrix
+from deltacell.propagate.workers import ALL
 
 
 class Link(NamedTuple):
@@ -244,10 +245,7 @@ def repeated(link: Link, batch: int, device: torch.device) -> Edges:
 
 
 def mask_of(link: Link, deleted: Deleted) -> Tensor:
-    """Return which edges each mutant has, bool [b, n_edges], on the device of the deleted nodes.
-
-    Edges are the entries of the matrix, row by row.
-    """
+    """Return which edges, the entries of the matrix, each mutant has, bool [b, n_edges]."""
     matrix, device = link.matrix, deleted.nodes[GENE].nodes.device
     mask = torch.ones(len(deleted), matrix.n_entries, dtype=torch.bool, device=device)
     order = matrix.tensor("transpose_order", device, torch.int64)

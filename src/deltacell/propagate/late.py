@@ -77,10 +77,8 @@ class Touched:
 
 
 def is_late(hops: Sequence[Hop]) -> bool:
-    """Return whether mutants see one hop, from genes to genes over at most 62 unweighted relations.
-
-    The relations over which a row is touched are bits of an int64.
-    """
+    """Return whether mutants see one hop, from genes to genes over unweighted relations."""
+    # At most 62, because the relations that touch a row are bits of an int64.
     over = [(hop.target, a.source, a.matrix.values is None) for hop in hops for a in hop.aggregates]
     return len(hops) == 1 and len(over) <= 62 and set(over) == {(GENE, GENE, True)}
 

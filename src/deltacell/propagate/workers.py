@@ -27,10 +27,7 @@ ALL = slice(None)
 def in_workers(
     function: Callable[[int, Item], Result], items: Sequence[Item], workers: int
 ) -> list[Result]:
-    """Return ``function(worker, item)`` of each item; item i goes to worker ``i % workers``.
-
-    This makes the sums of each worker the same in every run.
-    """
+    """Return ``function(worker, item)`` of each item; worker ``i % workers`` always gets item i."""
     workers = min(workers, len(items))
 
     def share(worker: int) -> list[Result]:
