@@ -9,22 +9,25 @@ import torch
 from scipy import stats
 
 from deltacell import Cell, Loader, Screen, Split
-from deltacell.models import Dango, DangoLoss, HeteroCell, LogCosh
+from deltacell.models import Dango, DangoLoss, HeteroCell, LogCosh, PointDistributionContrast
 from deltacell.models.baselines import Additive
 from deltacell.models.pairs import PairCell, PairTrees
 
 pytestmark = pytest.mark.slow
-SEEDS = range(5)
+SEEDS = range(4)
 
 
+# Two relations are enough to learn from, and each takes time.
 def dango(cell: Cell) -> tuple[torch.nn.Module, Any]:
-    return Dango(cell, hidden=32), DangoLoss()
+    relations = ["string_coexpression", "string_database"]
+    return Dango(cell, relations, hidden=32), DangoLoss(turn=4)
 
 
 def hetero_cell(cell: Cell) -> tuple[torch.nn.Module, Any]:
     options = {"aggregation": "mean", "features": ["expression"], "local_heads": 4}
-    relations = ["physical", "string_coexpression", "string_database"]
-    return HeteroCell(cell, relations, hidden=16, layers=1, **options), LogCosh()
+    model = HeteroCell(cell, ["physical", "string_coexpression"], hidden=16, layers=1, **options)
+    # The planted scores are rare and large, so squared errors need fewer steps than log cosh.
+    return model, PointDistributionContrast(lambda_w=0.0)
 
 
 def pair_cell(cell: Cell) -> tuple[torch.nn.Module, Any]:
@@ -32,7 +35,7 @@ def pair_cell(cell: Cell) -> tuple[torch.nn.Module, Any]:
 
 
 def pair_trees(cell: Cell) -> tuple[PairTrees, None]:
-    return PairTrees(rounds=30), None
+    return PairTrees(rounds=15, folds=3, gene_folds=3), None
 
 
 @lru_cache
@@ -64,7 +67,7 @@ def difference(make: Any, epochs: int, batch: int, rate: float, seed: int, shuff
         if isinstance(model, PairCell):
             model.remember(cell, genotypes, targets)
         loader = Loader(screen, train, batch_size=batch, seed=seed, targets=labels)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=1e-3)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=1e-3, fused=True)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * len(loader))
         for epoch, part in ((epoch, part) for epoch in range(epochs) for part in loader):
             optimizer.zero_grad()
@@ -94,8 +97,8 @@ def interval(level: float, *how: Any, shuffled: bool) -> tuple[float, float]:
 models = pytest.mark.parametrize(
     ("make", "epochs", "few", "batch", "rate"),
     [
-        (dango, 12, 5, 128, 2e-2),
-        (hetero_cell, 8, 2, 64, 6e-3),
+        (dango, 8, 3, 128, 2e-2),
+        (hetero_cell, 7, 2, 128, 1e-2),
         (pair_cell, 2, 2, 128, 5e-3),
         (pair_trees, 0, 0, 0, 0.0),
     ],

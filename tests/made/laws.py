@@ -238,15 +238,18 @@ def results(model, strategy, cell, genotypes):
     return {name: tensor.detach() for name, tensor in found.items()}
 
 
-def assert_equals_deleting(strategy, model, cell, genotypes):
-    """The check: in everything, the strategy is what is left when the genes are cut out."""
-    expected = results(model, Dense(), cell, genotypes)
+def assert_equals_deleting(strategy, model, cell, genotypes, expected=None):
+    """The check: in everything, the strategy is what is left when the genes are cut out.
+
+    What is expected, the results of `Dense`, can be given where several strategies are checked.
+    """
+    expected = expected or results(model, Dense(), cell, genotypes)
+    model.propagation = strategy
     # A step on another batch and other weights first, so that nothing stale can be right.
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.25)
-    results(model, strategy, cell, Genotypes.of([[0]]))
-    with torch.no_grad():
+        model(cell, Genotypes.of([[0]]))
         for parameter in model.parameters():
             parameter.div_(1.25)
     found = results(model, strategy, cell, genotypes)

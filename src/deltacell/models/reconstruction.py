@@ -108,7 +108,9 @@ class _EdgeSum(torch.autograd.Function):
 
 
 # torch.compile cannot trace sparse tensors.
-_eager_edge_sum: Callable[..., Tensor] = _disable_dynamo(_EdgeSum.apply)
+@_disable_dynamo
+def _eager_edge_sum(*given: Any) -> Tensor:
+    return cast(Tensor, _EdgeSum.apply(*given))  # type: ignore[no-untyped-call]
 
 
 def _with_values(matrix: Tensor, values: Tensor) -> Tensor:
