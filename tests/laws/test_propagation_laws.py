@@ -49,7 +49,7 @@ def ways(draw, name, batch):
     return draw(st.builds(Delta, tile, rows, workers, moved=COSTS, found=COSTS))
 
 
-@settings(laws.LAW, max_examples=14)
+@settings(laws.LAW, max_examples=10)
 @given(data=st.data())
 def test_every_strategy_equals_deleting(data):
     cell = data.draw(laws.small_cells())
@@ -115,7 +115,7 @@ def test_training_takes_the_same_course():
         )
 
 
-@settings(laws.LAW, max_examples=10)
+@settings(laws.LAW, max_examples=8)
 @given(data=st.data())
 def test_memory_order_and_company_do_not_matter(refused, data):
     cell = data.draw(laws.small_cells())
