@@ -34,25 +34,24 @@ def _model(cell, seed):
     return model
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(gene_sets, seeds, st.permutations(range(N)), st.randoms(use_true_random=False))
+@torch.no_grad()
 def test_neither_other_genotypes_nor_order_nor_numbering_matter(sets, seed, order, random):
     cell = _cell(seed)
     model = _model(cell, seed)
     old = model(cell, Genotypes.of(sets))
-    alone = [model(cell, Genotypes.of([random.sample(s, len(s))])) for s in sets]
+    shuffled = (Genotypes.of([random.sample(s, len(s))]) for s in sets)
+    alone = [model(cell, one, reconstruct=False) for one in shuffled]
     torch.testing.assert_close(old.score, torch.cat([p.score for p in alone]), **EXACT)
     vectors = torch.cat([p.intermediate["z"] for p in alone])
     torch.testing.assert_close(old.intermediate["z"], vectors, **EXACT)
     new_cell, new_model = cell.subset(order), _model(cell, seed)
     taken = torch.tensor(order)
-    with torch.no_grad():
-        new_model.embedding.copy_(model.embedding[taken])
-        for one, other in zip(
-            new_model.reconstruction.heads, model.reconstruction.heads, strict=True
-        ):
-            one.weight.copy_(other.weight[taken])
-            one.bias.copy_(other.bias[taken])
+    new_model.embedding.copy_(model.embedding[taken])
+    for one, other in zip(new_model.reconstruction.heads, model.reconstruction.heads, strict=True):
+        one.weight.copy_(other.weight[taken])
+        one.bias.copy_(other.bias[taken])
     new = new_model(new_cell, Genotypes.of([[order.index(gene) for gene in s] for s in sets]))
     torch.testing.assert_close(new.score, old.score, **EXACT)
     of_new, of_old = (p.intermediate for p in (new, old))
@@ -77,7 +76,7 @@ def problems(draw):
     return SparseMatrix.of(relation), inputs
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(problems(), st.sampled_from([0.0, 0.1, 0.5, 1.0, 3.0]) | st.floats(0, 10))
 def test_closed_form_equals_dense(problem, lambda_):
     matrix, inputs = problem

@@ -25,7 +25,7 @@ def features(draw, n_genes):
     return Feature("f", draw(hnp.arrays(np.float32, (n_genes, width), elements=VALUES)))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.data())
 def test_the_order_of_genes_does_not_matter_bit_for_bit(data):
     n = data.draw(st.integers(1, 14))
@@ -43,7 +43,7 @@ def test_the_order_of_genes_does_not_matter_bit_for_bit(data):
     assert np.array_equal(twice[:n], twice[n:])
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.data())
 def test_narrow_columns_are_standardised_over_what_is_present(data):
     feature = data.draw(features(9))

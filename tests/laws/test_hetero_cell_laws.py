@@ -19,6 +19,7 @@ def same(a, b):
 
 @law
 @given(data=st.data())
+@torch.no_grad()
 def test_neither_other_genotypes_nor_order_nor_numbering_matter(data):
     cell = data.draw(laws.small_cells())
     drawn = [s.tolist() for s in data.draw(laws.genotypes_of(cell))]
@@ -53,6 +54,7 @@ def test_neither_other_genotypes_nor_order_nor_numbering_matter(data):
 
 @law
 @given(data=st.data())
+@torch.no_grad()
 def test_a_deleted_gene_is_missed_by_its_targets_and_an_isolated_one_by_nobody(data):
     cell = data.draw(laws.small_cells())
     gene = data.draw(st.integers(0, cell.n_genes - 1))

@@ -9,22 +9,23 @@ import torch
 from scipy import stats
 
 from deltacell import Cell, Loader, Screen, Split
-from deltacell.models import Dango, DangoLoss, HeteroCell, LogCosh
+from deltacell.models import Dango, DangoLoss, HeteroCell, LogCosh, PointDistributionContrast
 from deltacell.models.baselines import Additive
 from deltacell.models.pairs import PairCell, PairTrees
 
 pytestmark = pytest.mark.slow
-SEEDS = range(5)
 
 
+# One relation is enough to learn from, and every other one takes time.
 def dango(cell: Cell) -> tuple[torch.nn.Module, Any]:
-    return Dango(cell, hidden=32), DangoLoss()
+    return Dango(cell, ["string_coexpression"], hidden=32), DangoLoss(turn=4)
 
 
 def hetero_cell(cell: Cell) -> tuple[torch.nn.Module, Any]:
     options = {"aggregation": "mean", "features": ["expression"], "local_heads": 4}
-    relations = ["physical", "string_coexpression", "string_database"]
-    return HeteroCell(cell, relations, hidden=16, layers=1, **options), LogCosh()
+    model = HeteroCell(cell, ["string_coexpression"], hidden=16, layers=1, **options)
+    # The planted scores are rare and large, so squared errors need fewer steps than log cosh.
+    return model, PointDistributionContrast(lambda_w=0.0)
 
 
 def pair_cell(cell: Cell) -> tuple[torch.nn.Module, Any]:
@@ -32,7 +33,7 @@ def pair_cell(cell: Cell) -> tuple[torch.nn.Module, Any]:
 
 
 def pair_trees(cell: Cell) -> tuple[PairTrees, None]:
-    return PairTrees(rounds=30), None
+    return PairTrees(rounds=15, folds=3, gene_folds=3), None
 
 
 @lru_cache
@@ -64,7 +65,7 @@ def difference(make: Any, epochs: int, batch: int, rate: float, seed: int, shuff
         if isinstance(model, PairCell):
             model.remember(cell, genotypes, targets)
         loader = Loader(screen, train, batch_size=batch, seed=seed, targets=labels)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=1e-3)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=1e-3, fused=True)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * len(loader))
         for epoch, part in ((epoch, part) for epoch in range(epochs) for part in loader):
             optimizer.zero_grad()
@@ -83,33 +84,34 @@ def difference(make: Any, epochs: int, batch: int, rate: float, seed: int, shuff
     return float(mine - additive)
 
 
-def interval(level: float, *how: Any, shuffled: bool) -> tuple[float, float]:
+def interval(level: float, seeds: int, *how: Any, shuffled: bool) -> tuple[float, float]:
     """The interval of the mean over seeds."""
-    found = np.array([difference(*how, seed, shuffled) for seed in SEEDS])
+    found = np.array([difference(*how, seed, shuffled) for seed in range(seeds)])
     half = stats.t.ppf((1 + level) / 2, len(found) - 1) * stats.sem(found)
     return float(found.mean() - half), float(found.mean() + half)
 
 
 # To learn nothing takes fewer rows and epochs than to learn something.
 models = pytest.mark.parametrize(
-    ("make", "epochs", "few", "batch", "rate"),
+    ("make", "seeds", "epochs", "few", "batch", "rate"),
     [
-        (dango, 12, 5, 128, 2e-2),
-        (hetero_cell, 8, 2, 64, 6e-3),
-        (pair_cell, 2, 2, 128, 5e-3),
-        (pair_trees, 0, 0, 0, 0.0),
+        (dango, 4, 10, 3, 128, 2e-2),
+        (hetero_cell, 4, 10, 2, 128, 1e-2),
+        # These differ little from seed to seed.
+        (pair_cell, 3, 2, 2, 128, 5e-3),
+        (pair_trees, 3, 0, 0, 0, 0.0),
     ],
 )
 
 
 @models
-def test_a_model_beats_the_additive_baseline_on_unseen_genes(make, epochs, few, batch, rate):
-    low, high = interval(0.95, make, epochs, batch, rate, shuffled=False)
+def test_a_model_beats_the_additive_baseline_on_unseen_genes(make, seeds, epochs, few, batch, rate):
+    low, high = interval(0.95, seeds, make, epochs, batch, rate, shuffled=False)
     assert low > 0.05, f"model - additive in Pearson: {low:.3f} to {high:.3f}"
 
 
 @models
-def test_nothing_is_learned_from_shuffled_labels(make, epochs, few, batch, rate):
+def test_nothing_is_learned_from_shuffled_labels(make, seeds, epochs, few, batch, rate):
     # Rounding differs between processors: at 95 %, one in twenty would reject a right model.
-    low, high = interval(0.99, make, few, batch, rate, shuffled=True)
+    low, high = interval(0.99, seeds, make, few, batch, rate, shuffled=True)
     assert low < 0 < high, f"model - additive in Pearson: {low:.3f} to {high:.3f}"

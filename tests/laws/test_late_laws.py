@@ -61,14 +61,14 @@ def test_wrong_ways_are_rejected(aggregation):
     cell = laws.fixed_cell(metabolism=False)
     genotypes = Genotypes.of([[0], [1, 2], [0, 1, 3], [0, 2]])
     model = laws.model_of(cell, aggregation=aggregation, mutant_layers=1)
-    laws.assert_equals_deleting(Late(), model, cell, genotypes)
+    expected = laws.results(model, laws.Dense(), cell, genotypes)
+    laws.assert_equals_deleting(Late(), model, cell, genotypes, expected)
     for wrong in (KeepsEdges(), Additive(), StaleMessages()):
         with pytest.raises(AssertionError):
-            laws.assert_equals_deleting(wrong, model, cell, genotypes)
+            laws.assert_equals_deleting(wrong, model, cell, genotypes, expected)
     early = laws.model_of(cell, aggregation=aggregation)
     found = laws.results(early, Shared(), cell, genotypes)["z"]
-    expected = laws.results(model, laws.Dense(), cell, genotypes)["z"]
-    assert (found - expected).abs().max() > 1e-6
+    assert (found - expected["z"]).abs().max() > 1e-6
 
 
 class KeepsEdges(Late):
@@ -108,7 +108,8 @@ class StaleMessages(Late):
 def epistasis_of(model, way, cell, genotypes):
     model.propagation = way
     torch.manual_seed(5)
-    return model(cell, genotypes).intermediate["epistasis"].detach()
+    with torch.no_grad():
+        return model(cell, genotypes).intermediate["epistasis"]
 
 
 @law
@@ -128,10 +129,10 @@ def test_epistasis_equals_the_dense_difference(data):
 
 def test_epistasis_survives_single_precision():
     """Where a difference of z is rounding, what is formed on shared rows is not."""
-    cell = random_cell(400, dict.fromkeys("abc", 1500), directed="a")
+    cell = random_cell(200, dict.fromkeys("abc", 750), directed="a")
     torch.manual_seed(0)
     model = HeteroCell(cell, hidden=16, layers=2, mutant_layers=1, epistasis=True)
-    genotypes = Genotypes.of(random_sets(400, 20, sizes=(2,)))
+    genotypes = Genotypes.of(random_sets(200, 12, sizes=(2,)))
     late = epistasis_of(model, Late(), cell, genotypes)
     by_difference = epistasis_of(model, laws.Dense(), cell, genotypes)
     exact = epistasis_of(model.double(), laws.Dense(), cell, genotypes)
@@ -178,5 +179,6 @@ def test_metabolism_is_seen_by_every_strategy():
     lost = model(cell, genotypes).intermediate["lost"]
     reactions = model.encode(cell).wild_type.last["reaction"]
     torch.testing.assert_close(lost, torch.stack([reactions[1], 0 * reactions[0], 0 * lost[0]]))
+    expected = laws.results(model, laws.Dense(), cell, genotypes)
     for way in (Shared(), Delta()):
-        laws.assert_equals_deleting(way, model, cell, genotypes)
+        laws.assert_equals_deleting(way, model, cell, genotypes, expected)

@@ -155,7 +155,7 @@ class Dense(Propagation):
         return WildType(tuple(propagate(hops, state, living, _among(living))))
 
     def _mutants(self, batch):
-        genes, first = batch.wild_type.last[GENE], batch.wild_type.first
+        genes, first = batch.wild_type.last[GENE], batch.wild_type.states[0]
         whole = _pooled(batch.readout, genes, torch.arange(len(genes)))
 
         def z_without(**lost):
@@ -184,12 +184,10 @@ class Dense(Propagation):
 
 def _among(living):
     def receive(a, target, x):
-        rows, columns, values = a.matrix.entries(device="cpu", dtype=x.dtype)
-        matrix, edges = x.new_zeros(2, *a.matrix.shape).unbind()
-        matrix[rows, columns] = values
-        edges[rows, columns] = 1
-        matrix, edges = (m[living[target]][:, living[a.source]] for m in (matrix, edges))
-        return matrix @ x / (edges.sum(1, keepdim=True).clamp(min=1) if a.mean else 1)
+        whole = a.matrix.csr(device="cpu", dtype=x.dtype).to_dense()
+        matrix = whole[living[target]][:, living[a.source]]
+        n_edges = (matrix != 0).sum(1, keepdim=True)
+        return matrix @ x / (n_edges.clamp(min=1) if a.mean else 1)
 
     return receive
 
@@ -240,15 +238,18 @@ def results(model, strategy, cell, genotypes):
     return {name: tensor.detach() for name, tensor in found.items()}
 
 
-def assert_equals_deleting(strategy, model, cell, genotypes):
-    """The check: in everything, the strategy is what is left when the genes are cut out."""
-    expected = results(model, Dense(), cell, genotypes)
+def assert_equals_deleting(strategy, model, cell, genotypes, expected=None):
+    """The check: in everything, the strategy is what is left when the genes are cut out.
+
+    What is expected, the results of `Dense`, can be given where several strategies are checked.
+    """
+    expected = expected or results(model, Dense(), cell, genotypes)
+    model.propagation = strategy
     # A step on another batch and other weights first, so that nothing stale can be right.
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.25)
-    results(model, strategy, cell, Genotypes.of([[0]]))
-    with torch.no_grad():
+        model(cell, Genotypes.of([[0]]))
         for parameter in model.parameters():
             parameter.div_(1.25)
     found = results(model, strategy, cell, genotypes)

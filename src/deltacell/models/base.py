@@ -1,4 +1,4 @@
-"""What all predictors share: predictions, recorded settings, checks, named ranges."""
+"""Shared by all predictors: predictions, recorded settings, checks of arguments."""
 
 from __future__ import annotations
 
@@ -16,34 +16,33 @@ from deltacell.errors import InputError, did_you_mean
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What a predictor says of a batch of genotypes; all but ``intermediate`` are [batch]."""
+    """The prediction for a batch of genotypes; all but ``intermediate`` are [batch]."""
 
-    score: Tensor  # the expected score of a genotype that is tested
-    # Results by name, such as per-gene vectors or the scores of the two heads, for the losses.
-    intermediate: dict[str, Tensor] = field(default_factory=dict)
+    score: Tensor  # the expected score of a tested genotype
+    intermediate: dict[str, Tensor] = field(default_factory=dict)  # for the losses, by name
     hit: Tensor | None = None  # the probability of a hit, for predictors of two parts
     given_hit: Tensor | None = None  # the expected score of a hit
 
 
 class Recorded:
-    """Keeps the arguments of the constructor except the cell, so that a run can be made of one."""
+    """Records the arguments of the constructor except the cell, for the config of a run."""
 
     made_with: dict[str, Any]
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         made = super().__new__(cls)
-        # A copy is created without arguments and then takes over the state of the original.
+        # copy.deepcopy calls this without arguments and then sets the state.
         try:
             bound = inspect.signature(cls.__init__).bind(made, *args, **options).arguments
         except TypeError:
             bound = {}
-        # A torch module accepts no attribute before its own constructor has run.
+        # nn.Module does not accept attributes before its constructor has run.
         made.__dict__["made_with"] = {k: v for k, v in bound.items() if k not in ("self", "cell")}
         return made
 
 
 def check_range(interval: str, **values: float) -> None:
-    """Raise unless all values are in an interval, written as ``"[0, 1)"``."""
+    """Raise unless all values are in an interval such as ``"[0, 1)"``."""
     low, high = (float(end) for end in interval[1:-1].split(","))
     for name, value in values.items():
         above = value >= low if interval[0] == "[" else value > low
@@ -55,13 +54,13 @@ def check_range(interval: str, **values: float) -> None:
 
 def check_choice(what: str, given: str, allowed: Collection[str]) -> None:
     if given not in allowed:
-        told = f"unknown {what} '{given}'{did_you_mean(given, allowed)}; expected one of "
-        raise InputError(told + ", ".join(allowed), code="unknown-choice")
+        found = f"unknown {what} '{given}'{did_you_mean(given, allowed)}; expected one of "
+        raise InputError(found + ", ".join(allowed), code="unknown-choice")
 
 
 def check_distinct(what: str, names: Collection[str]) -> None:
     if len(set(names)) != len(names):
-        raise InputError(f"a {what} was given twice: {', '.join(names)}", code="repeated-name")
+        raise InputError(f"repeated {what}: {', '.join(names)}", code="repeated-name")
 
 
 def check_heads(heads: int, hidden: int) -> None:
@@ -71,7 +70,6 @@ def check_heads(heads: int, hidden: int) -> None:
 
 
 def checked_relations(cell: Cell, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names, at least one, each of a relation of the cell, none twice."""
     relations = tuple(names)
     if not relations:
         raise InputError("a model needs at least one relation", code="no-relation")
@@ -82,23 +80,19 @@ def checked_relations(cell: Cell, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_cell(**sizes: tuple[int, int]) -> None:
-    """Raise unless a cell has the sizes that a model was made for, given as (made for, found)."""
-    for what, (made_for, found) in sizes.items():
-        if made_for != found:
-            told = f"the model was made for {made_for} {what}, and the cell has {found}"
-            raise InputError(told, code="other-cell")
+    """Raise unless a cell has the sizes that the model expects, given as (expected, found)."""
+    for what, (expected, found) in sizes.items():
+        if expected != found:
+            differ = f"the model was made for {expected} {what}, but the cell has {found}"
+            raise InputError(differ, code="other-cell")
 
 
 named_range = torch.autograd.profiler.record_function
-"""A context that a recording profiler shows under a name such as ``dango.encoder``."""
+"""A context that profilers show by name, such as ``dango.encoder``."""
 
 
 def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return two parameter groups for an optimizer: with weight decay, and without.
-
-    Only matrices and embeddings decay. For gains of norms, biases and scalar scales, 0 does not
-    mean "no effect".
-    """
+    """Return parameter groups for an optimizer; only matrices and embeddings have weight decay."""
     groups: tuple[list[nn.Parameter], list[nn.Parameter]] = [], []
     for name, weight in module.named_parameters():
         own_name = name.rpartition(".")[2]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -19,23 +18,21 @@ from deltacell.propagate import SparseMatrix
 from deltacell.propagate.product import mean_product
 from deltacell.screen import Genotypes
 
-STRING_LAMBDAS: Mapping[str, float] = MappingProxyType(
-    {
-        "string_neighborhood": 1.0,
-        "string_fusion": 1.0,
-        "string_cooccurence": 1.0,
-        "string_coexpression": 0.1,
-        "string_experimental": 0.1,
-        "string_database": 1.0,
-    }
-)
+STRING_LAMBDAS: Mapping[str, float] = {
+    "string_neighborhood": 1.0,
+    "string_fusion": 1.0,
+    "string_cooccurence": 1.0,
+    "string_coexpression": 0.1,
+    "string_experimental": 0.1,
+    "string_database": 1.0,
+}
 """The weight of a non-edge in the reconstruction of each channel of STRING."""
 
 STRING_RELATIONS = tuple(STRING_LAMBDAS)
 
 
 class Encoding(NamedTuple):
-    """What DANGO makes of the wild type."""
+    """The encoded wild type."""
 
     networks: Tensor  # the genes' vectors in each of k networks, [k, n_genes, hidden]
     genes: Tensor  # their meta-embedding, [n_genes, hidden]
@@ -45,10 +42,11 @@ class Encoding(NamedTuple):
 class Dango(Recorded, nn.Module):
     """Predict the score of a genotype from vectors that also have to reconstruct the networks.
 
-    An embedding [n_genes, hidden] with features, see `FeatureEncoder`; for each network `SAGE` and
-    a `Reconstruction` head; `MetaEmbedding` of the networks' vectors; `HyperSAGNN` on the deleted
-    genes. Message passing sees only the wild type, once per step. ``lambdas`` has the weight of a
-    non-edge of every network; ``heads``, ``layers`` and ``largest`` are those of `HyperSAGNN`.
+    The embedding [n_genes, hidden], with features added by `FeatureEncoder`, passes through `SAGE`
+    and a `Reconstruction` head for each network; `MetaEmbedding` combines the networks' vectors,
+    and `HyperSAGNN` scores the deleted genes. Message passing runs once per step, on the wild type.
+    ``lambdas`` is the weight of a non-edge by network; ``heads``, ``layers`` and ``largest`` are
+    passed to `HyperSAGNN`.
     """
 
     def __init__(
@@ -99,7 +97,7 @@ class Dango(Recorded, nn.Module):
         return Prediction(score, intermediate)
 
     def encode(self, cell: Cell) -> Encoding:
-        """Return the genes' vectors in the wild type; those of every genotype are among them."""
+        """Return the genes' vectors in the wild type."""
         with named_range("dango.encoder"):
             vectors, first = [], self.first_vectors(cell)
             for name, sage in zip(self.relations, self.sage, strict=True):
@@ -111,25 +109,23 @@ class Dango(Recorded, nn.Module):
         return Encoding(networks, genes, attention)
 
     def first_vectors(self, cell: Cell) -> Tensor:
-        """Return the genes' vectors before any network, [n_genes, hidden]."""
         vectors: Tensor = self.features(cell, self.embedding)
         return vectors
 
     def compile_row_wise(self, **options: Any) -> None:
-        """Compile the parts that work gene by gene or set by set; sparse products stay."""
+        """Compile the parts that work gene by gene or set by set, without the sparse products."""
         self.meta_embedding.compile(**options)
         self.hyper_sagnn.compile_row_wise(**options)
 
 
 class SAGE(nn.Module):
-    """Two `SAGELayer`s one after the other on the same network."""
+    """Two layers `SAGELayer` on the same network."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(SAGELayer(width) for _ in range(2))
 
     def forward(self, matrix: SparseMatrix, x: Tensor) -> Tensor:
-        """Return the new vectors [n_genes, width] for an adjacency (row = target)."""
         for layer in self.layers:
             x = layer(matrix, x)
         return x
@@ -138,7 +134,7 @@ class SAGE(nn.Module):
 class SAGELayer(nn.Module):
     r"""GraphSAGE with mean aggregation, ``h'_i = relu(W_n mean over N(i) of h_j + b + W_s h_i)``.
 
-    The mean over no neighbours is 0. No self loops: a gene sees itself through W_s.
+    The mean over no neighbours is 0. There are no self loops, since W_s is applied to h_i itself.
     """
 
     def __init__(self, width: int) -> None:
@@ -151,10 +147,10 @@ class SAGELayer(nn.Module):
 
 
 class MetaEmbedding(nn.Module):
-    """Weigh the k networks for each gene, ``e_i = sum over k of a_ik h_ki``.
+    """Average the k networks with weights for each gene, ``e_i = sum over k of a_ik h_ki``.
 
-    ``a_i = softmax over k of Linear(hidden / 2, 1)(relu(Linear(hidden, hidden / 2)(h_ki)))``; the
-    scorer is shared by the networks.
+    ``a_i = softmax over k of Linear(hidden / 2, 1)(relu(Linear(hidden, hidden / 2)(h_ki)))``; all
+    networks share the scorer.
     """
 
     def __init__(self, hidden: int) -> None:

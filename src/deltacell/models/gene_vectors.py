@@ -1,4 +1,4 @@
-"""Vectors of genes from their features: complete, on one scale, and of bounded width."""
+"""Vectors of genes from their features: without gaps, standardised, and of bounded width."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deltacell.errors import InputError
 from deltacell.models.base import check_distinct
 from deltacell.propagate.product import kept_with
 
-DIMENSIONS = 64  # the most components of one feature that the models use
+DIMENSIONS = 64  # the largest number of components per feature
 _SMALL_ENOUGH_FOR_DENSE = 512
 _NO_SINGULAR_VALUE = 1e-6
 
@@ -25,11 +25,10 @@ _NO_SINGULAR_VALUE = 1e-6
 def feature_vectors(feature: Feature, dimensions: int = DIMENSIONS) -> Floats:
     """Return one vector per gene, [genes, `vector_width`].
 
-    There are at most ``dimensions`` columns and one more, the share of the feature's values that
-    the gene lacks. A column is standardised over its present values, and a missing value is 0
-    after that. A feature wider than ``dimensions`` is reduced to its leading singular components,
-    in units of the deviation of the first one. In any order of the genes, each has the same vector,
-    bit for bit.
+    There are at most ``dimensions`` columns, and one more with the share of missing values. Columns
+    are standardised over their present values, then missing values are set to 0. A feature wider
+    than ``dimensions`` is reduced to its leading singular components, in units of the standard
+    deviation of the first one. The order of the genes does not change a bit of any vector.
     """
     values = feature.values
     n, width = values.shape
@@ -42,7 +41,7 @@ def feature_vectors(feature: Feature, dimensions: int = DIMENSIONS) -> Floats:
     if width > dimensions:
         complete = _reduced(complete, dimensions)
     vectors = np.concatenate([complete, absent.mean(axis=1, keepdims=True)], axis=1)
-    # Equal rows may be rounded differently in a product: all take the vector of the first one.
+    # A product may round equal rows differently, so all get the vector of the first one.
     new = np.ones(n, dtype=bool)
     new[1:] = ((ordered[1:] != ordered[:-1]) & ~(absent[1:] & absent[:-1])).any(axis=1)
     first = np.maximum.accumulate(np.where(new, np.arange(n), 0))
@@ -56,14 +55,14 @@ def vector_width(feature: Feature, dimensions: int = DIMENSIONS) -> int:
 
 
 def chosen_features(cell: Cell, names: Sequence[str] | None) -> list[Feature]:
-    """Return features of a cell by name, see `Cell.feature`; all but annotations where None."""
+    """Return features of a cell by name, see `Cell.feature`; None is all but annotations."""
     return [cell.feature(name) for name in (cell.features if names is None else names)]
 
 
 class FeatureEncoder(nn.Module):
     """Adds ``sum over features of Linear(feature's vectors)`` to the genes' vectors.
 
-    A gene for which a feature is unknown gets nothing from it, not even the bias.
+    A feature adds nothing, not even the bias, to genes for which it is unknown.
     """
 
     def __init__(self, cell: Cell, names: Sequence[str], hidden: int) -> None:
@@ -75,7 +74,6 @@ class FeatureEncoder(nn.Module):
         )
 
     def forward(self, cell: Cell, x: Tensor) -> Tensor:
-        """Return x [n_genes, hidden] with the features of the cell's genes added."""
         for name, linear in zip(self.names, self.linears, strict=True):
             vectors, known = _tensors(cell.feature(name), x.device, x.dtype)
             x = x + linear(vectors) * known
@@ -84,15 +82,15 @@ class FeatureEncoder(nn.Module):
     def check(self, cell: Cell) -> None:
         for feature, linear in zip(chosen_features(cell, self.names), self.linears, strict=True):
             if vector_width(feature) != linear.in_features:
-                what = f"feature '{feature.name}' has another width than the model was made for"
+                what = f"the model was made for another width of the feature '{feature.name}'"
                 raise InputError(what, code="other-cell")
 
 
 class GeneEncoder(nn.Module):
     """``x = preprocess(embedding + features)``, see `FeatureEncoder`.
 
-    The preprocessor is two blocks of Linear(hidden, hidden), norm, activation, dropout, with one
-    norm for both.
+    The preprocessor has two blocks of Linear(hidden, hidden), norm, activation, dropout, which
+    share the norm.
     """
 
     def __init__(self, cell: Cell, features: Sequence[str], hidden: int, dropout: float) -> None:
@@ -112,19 +110,18 @@ class GeneEncoder(nn.Module):
 
 
 def standardised(values: Doubles, absent: Bools) -> Doubles:
-    """Return columns of mean 0 and deviation 1 over what is present, 0 elsewhere."""
+    """Return columns with mean 0 and deviation 1 over the present values, and 0 elsewhere."""
     present = np.maximum((~absent).sum(axis=0), 1)
     mean = np.where(absent, 0.0, values).sum(axis=0) / present
     centred = np.where(absent, 0.0, values - mean)
     deviation = np.sqrt((centred**2).sum(axis=0) / present)
-    # In a constant column only rounding is left.
+    # The deviation of a constant column is rounding error.
     varies = deviation > 1e-7 * np.abs(mean)
     scaled: Doubles = np.where(varies, centred / np.where(varies, deviation, 1.0), 0.0)
     return scaled
 
 
 def _reduced(values: Doubles, dimensions: int) -> Doubles:
-    """Return the leading components [rows, dimensions], 0 where there are fewer."""
     components = np.zeros((len(values), dimensions))
     if not values.any():
         return components
@@ -142,7 +139,7 @@ def _reduced(values: Doubles, dimensions: int) -> Doubles:
 
 
 def largest_signs(vectors: Doubles) -> Doubles:
-    """Return the sign of the entry of largest size of each column, 1 for 0."""
+    """Return the sign of the largest entry by magnitude of each column, 1 for 0."""
     largest = vectors[np.abs(vectors).argmax(axis=0), np.arange(vectors.shape[1])]
     return np.where(largest < 0, -1.0, 1.0)
 

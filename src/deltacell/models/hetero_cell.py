@@ -1,4 +1,4 @@
-"""HeteroCell: the score of a genotype from the difference between two whole cells."""
+"""HeteroCell: the score of a genotype from the difference between wild type and mutant."""
 
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ from deltacell.models.hyper_sagnn import HyperSAGNN
 from deltacell.models.layers import GeneLayer, MetabolicEdges, MetabolicLayer, in_precision_of
 from deltacell.propagate.auto import strategy
 from deltacell.propagate.base import Deleted, DeletedNodes, Propagation, WildType
-from deltacell.propagate.hop import GENE, METABOLITE, REACTION, Aggregate, Hop, Rows
+from deltacell.propagate.hop import GENE, METABOLITE, REACTION, Aggregate, Hop
 from deltacell.propagate.pool import Terms
 from deltacell.propagate.product import SparseMatrix
+from deltacell.propagate.workers import Rows
 from deltacell.screen import Genotypes
 
-OUTPUTS = ("mean", "gate", "global")  # of both heads; a learned mean of them; the global head
+OUTPUTS = ("mean", "gate", "global")  # the mean or a gated mean of both heads, or the global head
 AGGREGATIONS = ("sum", "mean")  # over the living neighbours
-MUTANTS = ("true", "matched", "none")  # without the deleted genes, or wrong ones; no mutants
+MUTANTS = ("true", "matched", "none")  # delete the genotype's genes, `matched_genes`, or nothing
 Z_NORMS = ("scale", "norm", "none")
-MATCHED_AMONG = 32  # genes of similar degree among which `matched_genes` assigns replacements
-EPISTASIS = 1000.0  # how many times larger z is than epistasis, roughly
+MATCHED_AMONG = 32  # block size of `matched_genes`
+EPISTASIS = 1000.0  # the rough ratio of z to epistasis
 
 
 class EncodedCell(NamedTuple):
-    """Message passing, and what it makes of the wild type."""
+    """The hops of message passing, and the wild type after each."""
 
     hops: list[Hop]
     wild_type: WildType
@@ -53,14 +54,14 @@ class EncodedCell(NamedTuple):
 class HeteroCell(Recorded, nn.Module):
     """Predict from the difference between the whole wild type and the whole mutant.
 
-    `GeneEncoder` makes the genes' first vectors; each layer is a `GeneLayer` over the relations
-    and, with metabolism, a `MetabolicLayer`. In a mutant the deleted genes, all edges that touch
-    them and the reactions that require them are gone, in the last ``mutant_layers``. The global
-    head reads ``z = pool(wild type) - pool(mutant)``, see `Pooling`, and with ``epistasis`` the
-    part of it, or with metabolism the reactions, that no smaller set explains. The local head is
-    `HyperSAGNN` on the wild type's vectors of the deleted genes. Normalisation is row by row, so a
-    genotype's score is the same in any batch. Dropout draws one mask per step, shared by the wild
-    type and all mutants. docs/reference/config.md describes all parameters.
+    `GeneEncoder` computes the genes' first vectors; each layer is a `GeneLayer` over the relations
+    and, with metabolism, a `MetabolicLayer`. In the last ``mutant_layers``, a mutant lacks the
+    deleted genes, their edges and the reactions that require them. The global head reads
+    ``z = pool(wild type) - pool(mutant)``, see `Pooling`, and with ``epistasis`` the part of z, or
+    with metabolism the reactions, that no smaller set explains. The local head is `HyperSAGNN` on
+    the wild type's vectors of the deleted genes. Normalisation is row by row, so a genotype's score
+    is the same in any batch. The wild type and all mutants share one dropout mask per step.
+    docs/reference/config.md describes all parameters.
     """
 
     def __init__(
@@ -96,10 +97,10 @@ class HeteroCell(Recorded, nn.Module):
         self.mutant_layers = layers if mutant_layers is None else mutant_layers
         check_range(f"[1, {layers}]", mutant_layers=self.mutant_layers)
         if epistasis and not metabolism and self.mutant_layers > 1:
-            what = "epistasis is formed where one layer sees the deletion: set mutant_layers=1"
+            what = "epistasis requires mutant_layers=1, unless metabolism=True"
             raise InputError(what, code="not-late")
         if mutants == "none" and output != "mean":
-            what = f"mutants='none' leaves only the local head: set output='mean', not '{output}'"
+            what = f"mutants='none' requires output='mean', not '{output}'"
             raise InputError(what, code="no-mutants")
         self.n_genes = cell.n_genes
         self.relations = checked_relations(cell, cell.relations if relations is None else relations)
@@ -117,7 +118,7 @@ class HeteroCell(Recorded, nn.Module):
         self.metabolic_layers = nn.ModuleList()
         if metabolism:
             if cell.metabolism is None:
-                what = "metabolism=True, and the cell has no metabolism"
+                what = "metabolism=True, but the cell has no metabolism"
                 raise InputError(what, code="no-metabolism")
             sizes = cell.metabolism.n_reactions, cell.metabolism.n_metabolites
             self.reactions, self.metabolites = (
@@ -141,15 +142,15 @@ class HeteroCell(Recorded, nn.Module):
     def forward(self, cell: Cell, genotypes: Genotypes | Deleted) -> Prediction:
         """Return the scores [b] of genotypes.
 
-        The intermediate results are ``genes`` and ``pool``, the wild type's vectors
-        [n_genes, hidden] and their pool [hidden], ``z`` [b, hidden], ``global`` and ``local`` [b],
-        the weights of these two, ``gate`` [b, 2], ``epistasis`` [b, hidden] in float64, and
-        ``lost`` [b, hidden], the sum over the reactions that no smaller set loses.
+        The intermediate results are the wild type's vectors ``genes`` [n_genes, hidden] and their
+        ``pool`` [hidden], ``z`` [b, hidden], the scores ``global`` and ``local`` [b] and their
+        weights ``gate`` [b, 2], ``epistasis`` [b, hidden] in float64, and ``lost`` [b, hidden], the
+        sum over the reactions that no smaller set loses.
         """
         return self.score(cell, self.encode(cell), genotypes)
 
     def encode(self, cell: Cell) -> EncodedCell:
-        """Return the wild type, against which `score` scores genotypes; draws the dropout."""
+        """Draw the dropout and return the wild type, which `score` needs."""
         self.check(cell)
         with named_range("hetero_cell.encoder"):
             state = {GENE: self.encoder(cell)}
@@ -161,7 +162,7 @@ class HeteroCell(Recorded, nn.Module):
             return EncodedCell(hops, self.propagation.wild_type(hops, state))
 
     def score(self, cell: Cell, encoded: EncodedCell, genotypes: Genotypes | Deleted) -> Prediction:
-        """Return what `forward` does, for a wild type that `encode` has encoded."""
+        """Return the result of `forward` for an encoded wild type."""
         # Genotypes that were prepared for another model, cell or strategy are prepared again.
         if isinstance(genotypes, Deleted) and genotypes.made_for != self._made_for(cell):
             genotypes = genotypes.genotypes
@@ -185,7 +186,7 @@ class HeteroCell(Recorded, nn.Module):
             return Prediction((weights * both).sum(-1), intermediate)
 
     def prepare(self, cell: Cell, genotypes: Genotypes) -> Deleted:
-        """Do the host's work for a batch; it can run ahead of the step, in the loader's thread."""
+        """Do the host's part of a step; the loader's thread can do it ahead."""
         self.check(cell)
         metabolism = cell.metabolism if self.reactions is not None else None
         instead = self.instead.cpu() if self.mutants == "matched" else None
@@ -199,7 +200,7 @@ class HeteroCell(Recorded, nn.Module):
         return replace(found, made_for=self._made_for(cell))
 
     def hops(self, cell: Cell, kept: Sequence[Tensor | None] | None = None) -> list[Hop]:
-        """Return message passing as hops, with each layer's dropout of this step, if any."""
+        """Return message passing as hops, with the dropout of each layer, if any."""
         mean = self.aggregation == "mean"
         aggregates = [
             Aggregate(GENE, SparseMatrix.of(cell.relation(name)), mean) for name in self.relations
@@ -218,7 +219,7 @@ class HeteroCell(Recorded, nn.Module):
         return self.hops(cell)[self._early :]
 
     def compile_row_wise(self, **options: Any) -> None:
-        """Compile the parts that work row by row, for any number of rows; see `torch.compile`."""
+        """Compile the parts that work row by row; options are those of `torch.compile`."""
         options = {"dynamic": True} | options
         for layer in self._gene_layers:
             layer.compile_row_wise(**options)
@@ -227,7 +228,6 @@ class HeteroCell(Recorded, nn.Module):
             self.local_head.compile_row_wise(**options)
 
     def check(self, cell: Cell) -> None:
-        """Raise if the cell differs in kind from the one that the model was made for."""
         sizes = {"genes": (self.n_genes, cell.n_genes)}
         if self.reactions is not None and self.metabolites is not None:
             there = cell.metabolism
@@ -260,7 +260,7 @@ class HeteroCell(Recorded, nn.Module):
         intermediate |= {"pool": mutants.pooled, "z": mutants.z}
         if deleted.epistasis:
             if mutants.epistasis is None:
-                what = f"the propagation '{self.propagation.name}' does not form epistasis"
+                what = f"propagation '{self.propagation.name}' does not compute epistasis"
                 fix = "Set propagation=late, or auto without max_bytes."
                 raise InputError(what, code="not-late", fix=fix)
             intermediate["epistasis"] = mutants.epistasis
@@ -276,10 +276,10 @@ class HeteroCell(Recorded, nn.Module):
 
 
 def matched_genes(cell: Cell, relations: Sequence[str]) -> Ints:
-    """Return a wrong gene for each gene, of similar degree in every relation: a permutation.
+    """Return a permutation of the genes that replaces each by one of similar degrees.
 
-    Among about 32 genes of similar degree, every gene is assigned another so that the differences
-    of the logarithms of their degrees are smallest. Hubs stay hubs, with other neighbours.
+    Within blocks of about 32 genes of similar degree, the assignment minimises the differences of
+    the log degrees over all relations. Hubs stay hubs, but get other neighbours.
     """
     degrees = np.stack([cell.relation(name).out_degree for name in relations], axis=1)
     logs = np.log1p(degrees)
@@ -296,7 +296,7 @@ class Pooling(nn.Module):
     """``p = sum_i w_i v_i`` over living genes, w the softmax of gate(x_i), v_i = act(Linear(x_i)).
 
     The gate is Linear(hidden, hidden / 2), act, Linear(hidden / 2, 1). Gates and values are
-    computed in fp32 or better whatever the autocast, because only a tiny difference of them counts.
+    computed in fp32 or better even inside autocast, because only their tiny differences matter.
     """
 
     def __init__(self, hidden: int) -> None:
@@ -309,7 +309,7 @@ class Pooling(nn.Module):
         return self.gate(vectors).squeeze(-1), self.value(vectors)
 
     def terms(self, vectors: Tensor, rows: Rows) -> Terms:
-        """Return gates [...] and values [..., hidden] of vectors; which genes does not matter."""
+        """Return gates [...] and values [..., hidden] of vectors; ``rows`` is not used."""
         with named_range("hetero_cell.pooling"), torch.autocast(vectors.device.type, enabled=False):
             return Terms(*in_precision_of(self, vectors))
 
@@ -318,9 +318,9 @@ class GlobalHead(nn.Module):
     """A score from the difference z of the whole cell: Linear(hidden, hidden), act, Linear.
 
     z is about 1 / n_genes for each deleted gene. With the `z_norm` ``scale`` it is multiplied by a
-    learned number that starts at n_genes; ``norm`` normalises ``n_genes * z`` to mean 0 and
-    deviation 1. Epistasis is about a thousand times smaller and differs by orders of magnitude, so
-    it is read as ``asinh(scale * n_genes * epistasis)`` with a learned scale from `EPISTASIS` on.
+    learned number that starts at n_genes; ``norm`` is a LayerNorm of ``n_genes * z``. Epistasis is
+    about a thousand times smaller and varies by orders of magnitude, so the head reads
+    ``asinh(scale * n_genes * epistasis)`` with a learned scale that starts at `EPISTASIS`.
     """
 
     def __init__(self, n_genes: int, hidden: int, z_norm: str, epistasis: bool, lost: bool) -> None:

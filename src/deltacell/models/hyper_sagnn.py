@@ -15,16 +15,16 @@ from deltacell.screen import Genotypes
 
 
 class HyperSAGNN(nn.Module):
-    r"""Score sets of genes by how far each gene's vector moves among the others of its set.
+    r"""Score sets of genes by the distance of each gene's dynamic vector from its static one.
 
-    For the vector e of a gene, its static vector is ``s = relu(Linear(e))``. Its dynamic vector d
-    is e after ``layers`` times ``x + beta * attention(x)``, where a gene attends to the other genes
-    of its set and never to itself, with beta a scalar that starts at 0.01. A gene alone in its set
-    passes through unchanged. The score is the mean over the genes of a set of
+    For a gene with the vector e, the static vector is ``s = relu(Linear(e))``. The dynamic vector d
+    is e after ``layers`` layers ``x + beta * attention(x)``, in which a gene attends to the other
+    genes of its set but not to itself; beta is a scalar that starts at 0.01. The vector of a gene
+    alone in its set does not change. The score of a set is the mean over its genes of
     ``Linear(hidden, 1)((d - s)^2)``.
 
-    Sets are padded to the largest. `largest` is the most genes that a genotype will have; by
-    default it is found in each batch, which waits for a device other than a CPU.
+    Sets are padded to `largest` genes; by default to the largest set of each batch, which requires
+    waiting for a device other than a CPU.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class HyperSAGNN(nn.Module):
             genotypes = genotypes.to(gene_vectors.device, non_blocking=True)
             place = torch.arange(width, device=genotypes.offsets.device)
             present = place < genotypes.sizes.unsqueeze(1)
-            # Padding is any gene.
+            # Any gene serves as padding.
             at = (genotypes.offsets[:-1].unsqueeze(1) + place).clamp(max=len(genotypes.genes) - 1)
             x = functional.embedding(genotypes.genes[at], gene_vectors)
             if self._compiled:
-                # Both the number of genotypes and that of genes change from batch to batch.
+                # The numbers of genotypes and of genes change from batch to batch.
                 for tensor in (x, present):
                     torch._dynamo.maybe_mark_dynamic(tensor, [0, 1])
             return self.sets(x, present)  # type: ignore[no-any-return]
@@ -65,17 +65,17 @@ class HyperSAGNN(nn.Module):
         if width is None:
             width = int(sizes.max()) if len(genotypes) else 1
         elif sizes.device.type != "cpu":
-            # Reading the sizes would wait for the device, so the device itself checks them.
+            # Checked on the device, because reading the sizes would wait for it.
             torch._assert_async((sizes <= width).all(), "a genotype is larger than `largest`")
         elif (sizes > width).any():
-            what = f"a genotype deletes {int(sizes.max())} genes, and the model takes {width} genes"
+            what = f"a genotype deletes {int(sizes.max())} genes; the model allows {width}"
             raise InputError(what, code="genotype-too-large")
         # At least two, because torch.compile specialises on a size of one.
         return max(2, width)
 
 
 class PaddedSets(nn.Module):
-    """The part of Hyper-SAGNN that works on vectors alone."""
+    """The part of Hyper-SAGNN that can be compiled."""
 
     def __init__(self, hidden: int, heads: int, layers: int) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class OthersAttention(nn.Module):
             for part in self.query_key_value(x).chunk(3, dim=-1)
         )
         logits = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
-        # Not -inf: a gene alone has no others, and its row, dropped below, must stay a number.
+        # -inf would give NaN for a gene without others, whose row is dropped below.
         lowest = torch.finfo(logits.dtype).min
         attention = logits.masked_fill(~others.unsqueeze(1), lowest).softmax(-1).to(value.dtype)
         out = self.out((attention @ value).transpose(1, 2).flatten(-2))

@@ -27,10 +27,10 @@ COMBINATIONS = ("sum", "mean", "attention", "pairwise")
 class GeneLayer(nn.Module):
     """``x' = combine over relations of m_r``, plus x with a residual.
 
-    The message of a relation is ``m_r = act(norm(MLP_r((1 + eps_r) x + a_r)))``, see `gin_message`:
-    a_r is what a gene received over the relation, eps_r is learned from 0, the MLP has activations
-    between its linear layers, and the norm is over the numbers of one gene. Each relation has its
-    own weights.
+    The message of a relation is ``m_r = act(norm(MLP_r((1 + eps_r) x + a_r)))``, see `gin_message`,
+    with a_r the aggregate over the relation and eps_r learned, starting at 0. The MLP has
+    activations between its linear layers, and each gene's vector is normalised by itself. Relations
+    do not share weights.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class GeneLayer(nn.Module):
         self._message = gin_message
 
     def draw(self, x: Tensor) -> Tensor | None:
-        """Draw the factors of this step's messages for all mutants; None without dropout."""
+        """Draw the dropout of this step's messages, for all mutants; None without dropout."""
         if not (self.training and self.dropout):
             return None
         kept = x.new_empty(len(self.eps), *x.shape)
         return kept.bernoulli_(1 - self.dropout).div_(1 - self.dropout)
 
     def hop(self, aggregates: Sequence[Aggregate], kept: Tensor | None = None) -> Hop:
-        """Return the layer as a hop, with factors from `draw`."""
+        """Return the layer as a hop, with the dropout from `draw`."""
         factors = [None] * len(aggregates) if kept is None else kept
         each = zip(aggregates, self._of_relations(), factors, strict=True)
         messages = tuple(self._message_of(*one) for one in each)
@@ -83,7 +83,6 @@ class GeneLayer(nn.Module):
             self.combine.compile(**options)
 
     def _of_relations(self) -> list[tuple[Tensor, ...]]:
-        """Return the parameters of each relation, as views that pass gradients on."""
         stacked: list[Tensor] = [self.eps, self.norm_weight, self.norm_bias]
         for linear in cast(Iterable[StackedLinear], self.linears):
             stacked += [linear.weight, linear.bias]
@@ -121,7 +120,7 @@ class GeneLayer(nn.Module):
 
 
 class MetabolicEdges(NamedTuple):
-    """What reactions, metabolites and genes receive from each other."""
+    """The aggregates between genes, reactions and metabolites."""
 
     genes_of_reaction: Aggregate  # the mean over the living genes of a reaction's rule
     metabolites_of_reaction: Aggregate  # sum_m |s_jm| p_m / sum_m |s_jm|
@@ -131,7 +130,6 @@ class MetabolicEdges(NamedTuple):
     @staticmethod
     @kept_with
     def of(metabolism: Metabolism) -> MetabolicEdges:
-        """Return the edges of a metabolism; the same object for the same metabolism."""
         reaction, gene = metabolism.rule_genes
         n = metabolism.n_reactions
         rules = coo_array((np.ones(len(gene)), (reaction, gene)), (n, metabolism.n_genes)).tocsr()
@@ -151,7 +149,7 @@ class MetabolicEdges(NamedTuple):
 
 
 class MetabolicLayer(nn.Module):
-    """Genes act on reactions, reactions on metabolites, and both back on the genes.
+    """Messages from genes to reactions, to metabolites, and back to the genes.
 
     - ``q_j' = act(norm(U_q [q_j ; mean of x_g over the living genes of its rule ;
       sum_m |s_jm| p_m / sum_m |s_jm|]))``
@@ -169,7 +167,7 @@ class MetabolicLayer(nn.Module):
         self.gene = nn.Linear(hidden, hidden)
 
     def hops(self, edges: MetabolicEdges, *, last: bool) -> tuple[Hop, ...]:
-        """Return the layer as hops; after the last layer no one reads the metabolites."""
+        """Return the layer as hops; the last layer does not update the metabolites."""
 
         def mixed(module: nn.Module, vectors: Tensor, *others: Any) -> Tensor:
             return functional.gelu(module(torch.cat([vectors, *others[:-1]], -1)))
@@ -189,7 +187,7 @@ class MetabolicLayer(nn.Module):
 
 
 def in_precision_of(module: nn.Module, x: Tensor) -> Any:
-    """Return ``module(x)`` in float64 where x is, and else in the precision of the module."""
+    """Return ``module(x)`` in float64 if x is, and otherwise in the precision of the module."""
     own = next(module.parameters()).dtype
     if x.dtype != torch.float64 or own == torch.float64:
         return module(x.to(own))
@@ -222,8 +220,8 @@ def gin_message_gradients(
 ) -> Gradients:
     """Return the gradients of x, received and the parameters from that of the `gin_message`.
 
-    The message is computed again. Most of a training step goes into this: written out, in memory
-    that stays in cache, it takes three quarters of the time of automatic differentiation.
+    The message is recomputed. Most of a training step is spent here; with buffers that stay in
+    cache, it takes three quarters of the time of automatic differentiation.
     """
     mixed = not x.dtype == received.dtype == parameters[0].dtype
     if mixed or torch.is_autocast_enabled(x.device.type):
@@ -260,7 +258,7 @@ def gin_message_gradients(
     return [by_x, by_received, by_eps, by_norm_weight, by_norm_bias, *by_linears]
 
 
-NARROW = 32  # width between the two layers of each pair's MLP, and of the scorer
+NARROW = 32  # the hidden width of each pair's MLP and of the scorer
 
 
 class AttentionCombination(nn.Module):
@@ -279,21 +277,21 @@ class AttentionCombination(nn.Module):
         projected = self.query_key_value(messages + self.relation)
         by_head = projected.view(r, m, 3, self.heads, hidden // self.heads)
         attended = functional.scaled_dot_product_attention(*by_head.permute(2, 1, 3, 0, 4))
-        # The last layer is linear: apply it to the mean instead of to each of the r.
+        # The last layer is linear, so it can be applied to the mean.
         return self.out(attended.mean(2).reshape(m, hidden))  # type: ignore[no-any-return]
 
 
 class PairwiseCombination(nn.Module):
-    r"""A choice, gene by gene, among what each pair of relations makes of its two messages.
+    r"""A softmax-weighted sum, gene by gene, of one option for each pair of relations.
 
-    For each unordered pair of relations with repetition, ``r (r + 1) / 2`` of them, there is an
-    option ``o_ab = B_ab act(A_ab [m_a ; m_b])`` with an MLP of its own, Linear(2 hidden, 32), act,
+    Each of the ``r (r + 1) / 2`` unordered pairs of relations with repetition has an option
+    ``o_ab = B_ab act(A_ab [m_a ; m_b])`` with a separate MLP, Linear(2 hidden, 32), act,
     Linear(32, hidden); the plain mean is one further option. A scorer Linear(hidden, 32), act,
     Linear(32, 1) is shared by all options, and ``x = norm(sum_o softmax(score)_o o)``.
 
-    Nothing is concatenated: ``A [m_a ; m_b] = A' m_a + A'' m_b``, and one batched product projects
-    each relation once for its ``r + 1`` places in pairs. Nor are the options formed: the scorer's
-    first layer is applied to B_ab instead, and the weighted sum is taken before B_ab.
+    For speed, ``A [m_a ; m_b] = A' m_a + A'' m_b`` is computed without concatenation, in one
+    batched product that projects each relation for its ``r + 1`` places in pairs. The scorer's
+    first layer is applied to B_ab, and the weighted sum is taken before B_ab.
     """
 
     def __init__(self, relations: int, hidden: int) -> None:
@@ -308,7 +306,7 @@ class PairwiseCombination(nn.Module):
         self.score = nn.Linear(hidden, NARROW)
         self.score_out = nn.Linear(NARROW, 1)
         self.norm = nn.LayerNorm(hidden)
-        # For relation a, first the pairs in which it is on the left, then those on the right.
+        # The places of relation a: first the pairs with it on the left, then on the right.
         left = [a * n_places + (b - a) for a, b in self.pairs]
         right = [b * n_places + (relations - b + a) for a, b in self.pairs]
         self.places = nn.Buffer(torch.tensor(left + right), persistent=False)

@@ -1,4 +1,4 @@
-"""Losses: log cosh, DANGO's, and point + distribution + contrast."""
+"""The losses: log cosh, DANGO's, and point + distribution + contrast."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from deltacell.models.base import Prediction, check_choice
 
 @dataclass(frozen=True, eq=False)
 class LossValue:
-    """A loss, whose sum over ranks is that of the whole batch, and its parts, without factors."""
+    """A loss, which sums up over ranks to that of the whole batch, and its unweighted parts."""
 
     total: Tensor
     parts: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Loss(Protocol):
-    """The loss of a batch; weights are the shares of genotypes in the batch of all ranks."""
+    """The loss of a batch; weights are the shares of its genotypes in the batch of all ranks."""
 
     def __call__(
         self, prediction: Prediction, targets: Tensor, weights: Tensor | None = None, *, epoch: int
@@ -47,9 +47,9 @@ Schedule = Literal["pre_then_post", "linear_until_uniform", "linear_until_flippe
 class DangoLoss:
     """``alpha * reconstruction + (1 - alpha) * interaction``.
 
-    The interaction is the weighted mean of ``log cosh(score - target)``, the reconstruction the
-    mean over networks of what `Dango` leaves under ``reconstruction``. Every rank has the same
-    networks, so each takes its share of that, the sum of its weights.
+    The interaction is the weighted mean of ``log cosh(score - target)``; the reconstruction is the
+    mean over networks of the intermediate result ``reconstruction`` of `Dango`, times the sum of
+    the weights, because every rank has the same networks.
 
     With the schedule ``pre_then_post`` alpha is 1 before epoch ``turn`` and then 0; with
     ``linear_until_uniform`` it falls from 1 to 0.5 at ``turn``, with ``linear_until_flipped`` from
@@ -67,12 +67,12 @@ class DangoLoss:
     ) -> LossValue:
         weights = _checked_weights(prediction, targets, weights)
         if "reconstruction" not in prediction.intermediate:
-            what = "the prediction has no reconstruction: this loss is for DANGO(reconstruct=True)"
+            what = "the prediction has no reconstruction; this loss requires DANGO"
             raise InputError(what, code="no-reconstruction")
         interaction = (weights * log_cosh(prediction.score - targets)).sum()
         reconstruction = prediction.intermediate["reconstruction"].mean() * weights.sum()
         of_reconstruction, of_interaction = self.factors(epoch)
-        # Both always take part, so that every parameter has a gradient in every epoch.
+        # Both terms are always added, so that every parameter has a gradient in every epoch.
         total = of_reconstruction * reconstruction + of_interaction * interaction
         parts = {"interaction": interaction, "reconstruction": reconstruction}
         return LossValue(total, {name: part.detach() for name, part in parts.items()})
@@ -92,15 +92,15 @@ class DangoLoss:
 class PointDistributionContrast(nn.Module):
     """``lambda_mse * MSE + lambda_w * Wasserstein + lambda_c * SupCR``.
 
-    The squared error is that of the batch, weighted. The other two, which are not weighted, also
-    see recent batches, detached, from a buffer of ``buffer`` rows, so that they mean something for
-    small batches: the buffer's share of all rows is `buffer_share`, as far as it has rows. SupCR
-    compares the vectors ``z`` [b, width], at a temperature that falls until ``max_epochs``.
+    Only the squared error is weighted. To be meaningful for small batches, the other two terms
+    include detached rows of recent batches from a buffer of ``buffer`` rows; their share of all
+    rows is at most `buffer_share`. SupCR compares the vectors ``z`` [b, width], at a temperature
+    that falls until ``max_epochs``.
 
-    With several ranks the batch is gathered every ``gather_interval`` steps (0 for never) with its
-    gradient, and only what was gathered goes into the buffer, so that all ranks have the same one.
-    Each rank takes its share, the sum of its weights, of the two terms, so that the sum over the
-    ranks is the loss of the whole batch. In evaluation mode a rank sees only its own rows.
+    With several ranks the batch is gathered, with its gradient, every ``gather_interval`` steps (0
+    for never). Only gathered rows enter the buffer, so that all ranks have the same one. Each rank
+    multiplies the two terms by the sum of its weights, so that the sum over the ranks is the loss
+    of the whole batch. In evaluation mode a rank uses only its own rows.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class PointDistributionContrast(nn.Module):
         return LossValue(total, {name: part.detach() for name, part in parts.items()})
 
     def buffer_share(self, epoch: int) -> float:
-        """Return the share of the buffer among the rows in an epoch."""
+        """Return the share of rows that come from the buffer in an epoch."""
         if epoch < self.warmup:
             return 0.1 + 0.2 * epoch / self.warmup
         if epoch < self.stable:
@@ -162,9 +162,8 @@ class PointDistributionContrast(nn.Module):
         return 0.9
 
     def temperature(self, epoch: int) -> float:
-        ratio = self.final_temperature / self.first_temperature
-        done = min(epoch, self.max_epochs) / self.max_epochs
-        return float(self.first_temperature * ratio**done)
+        first, done = self.first_temperature, min(epoch, self.max_epochs) / self.max_epochs
+        return float(first * (self.final_temperature / first) ** done)
 
     def recent(self, n: int) -> dict[str, Tensor]:
         """Return the latest n rows of the buffer, or all if there are fewer, the oldest first."""
@@ -178,7 +177,7 @@ class PointDistributionContrast(nn.Module):
         self.steps, self.written = int(state["steps"]), int(state["written"])
 
     def _with_recent(self, rows: dict[str, Tensor], epoch: int) -> dict[str, Tensor]:
-        """Gather the rows if it is time, add those of the buffer, and push them to it."""
+        """Return the rows, gathered if it is time, with those of the buffer, and update it."""
         alone, every = world_size() == 1, self.gather_interval
         gather = not alone and every > 0 and self.steps % every == 0
         if gather:
@@ -195,9 +194,9 @@ class PointDistributionContrast(nn.Module):
 
 
 def log_cosh(x: Tensor) -> Tensor:
-    """Return ``log cosh(x)`` element by element, exact for tiny x and without overflow for any.
+    """Return ``log cosh(x)`` element by element, exact for tiny x and without overflow.
 
-    ``log1p(2 sinh(x / 2)^2)`` up to 1, and ``|x| + log(1 + exp(-2 |x|)) - log 2`` beyond. In
+    It is ``log1p(2 sinh(x / 2)^2)`` up to 1, and ``|x| + log(1 + exp(-2 |x|)) - log 2`` beyond, in
     float32 or better.
     """
     x = x.to(torch.promote_types(x.dtype, torch.float32))
@@ -207,9 +206,9 @@ def log_cosh(x: Tensor) -> Tensor:
 
 
 def wasserstein(x: Tensor, y: Tensor) -> Tensor:
-    """Return ``mean of (sorted x - sorted y)^2 / 2`` for samples [n], 0 where they are empty.
+    """Return ``mean of (sorted x - sorted y)^2 / 2`` for samples [n], 0 if they are empty.
 
-    This is the least cost of moving x onto y at ``|x - y|^2 / 2`` per unit. In float32 or better.
+    This is the minimal cost of moving x onto y at ``|x - y|^2 / 2`` per unit, in float32 or better.
     """
     dtype = torch.promote_types(x.dtype, torch.float32)
     difference = x.to(dtype).sort().values - y.to(dtype).sort().values
@@ -217,11 +216,11 @@ def wasserstein(x: Tensor, y: Tensor) -> Tensor:
 
 
 def supcr(z: Tensor, y: Tensor, temperature: float) -> Tensor:
-    """Return how badly the similarity of vectors z [n, width] follows the nearness of targets y.
+    """Return the supervised contrastive regression loss of vectors z [n, width] and targets y.
 
-    For an anchor i and a partner j != i, ``-log(exp(s_ij / t) / sum of exp(s_ik / t))`` over the
-    k != i with ``|y_i - y_k| >= |y_i - y_j|``, with s the cosine similarity; averaged over all
-    i != j, 0 for fewer than two vectors. In O(n^2 log n), and in float32 or better.
+    It is the mean over all i != j of ``-log(exp(s_ij / t) / sum of exp(s_ik / t))``, where s is the
+    cosine similarity and the sum is over the k != i with ``|y_i - y_k| >= |y_i - y_j|``; 0 for
+    fewer than two vectors. It takes O(n^2 log n) and is computed in float32 or better.
     """
     dtype = torch.promote_types(z.dtype, torch.float32)
     with torch.autocast(z.device.type, enabled=False):
@@ -230,13 +229,13 @@ def supcr(z: Tensor, y: Tensor, temperature: float) -> Tensor:
             return unit.sum() * 0
         logits = unit @ unit.t() / temperature
         nearness = -(y.unsqueeze(1) - y).abs()
-        # The anchor itself comes last and is cut off.
+        # The anchor itself is sorted last and dropped.
         nearness.fill_diagonal_(torch.inf)
         nearness, order = nearness.sort(dim=1)
         nearness, order = nearness[:, :-1].contiguous(), order[:, :-1]
         logits = logits.gather(1, order)
         farther = logits.logcumsumexp(1)
-        # Partners at the same distance count for each other: take the sum up to the last of them.
+        # For ties take the sum up to the last partner at the same distance.
         last = torch.searchsorted(nearness, nearness, right=True) - 1
         return (farther.gather(1, last) - logits).mean()
 
@@ -247,14 +246,14 @@ def world_size() -> int:
 
 
 def gather_rows(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return the rows of all ranks, rank after rank, for tensors [n, ...] with the same n or none.
+    """Return the rows of all ranks, rank after rank, for tensors [n, ...]; n may be 0.
 
-    The gradient of a row is the sum of its gradients on all ranks, so the sum of the ranks' losses
-    has the gradient that it would have in one process. All ranks must call it and run its backward.
+    The gradient of a row is the sum of its gradients on all ranks, as if all losses were computed
+    in one process. All ranks must call this function and run its backward.
     """
     from torch.distributed.nn.functional import all_gather
 
-    # One exchange for all of them: several would have to come in the same order on every rank.
+    # One exchange for all tensors, because several would need the same order on every rank.
     widths = [math.prod(t.shape[1:]) for t in tensors]
     flat = torch.cat([t.reshape(len(t), w) for t, w in zip(tensors, widths, strict=True)], dim=1)
     mine = torch.tensor([len(flat)], device=flat.device)

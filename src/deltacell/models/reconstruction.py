@@ -1,4 +1,4 @@
-"""How well vectors reconstruct networks, without ever forming an N x N matrix."""
+"""The loss of reconstructing networks from vectors, without an N x N matrix."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ ReconstructionLoss = Callable[[Tensor, Tensor, Tensor, SparseMatrix, float], Ten
 
 
 class Reconstruction(nn.Module):
-    """One head per network that predicts each gene's row of the adjacency, and its loss.
-
-    ``lambdas`` holds the weight of a non-edge by name of the network, in the order of the networks.
-    """
+    """One head per network that predicts each gene's row of the adjacency, and its loss."""
 
     def __init__(self, n_genes: int, hidden: int, lambdas: Mapping[str, float]) -> None:
         super().__init__()
@@ -46,9 +43,9 @@ def closed_form_loss(
     With ``R = Z W^T + 1 b^T`` the loss is ``(sum over edges of (R_ij - 1)^2 + lambda * sum over
     non-edges of R_ij^2) / N^2``, which equals ``lambda * sum R^2 + sum over edges of ((1 - lambda)
     R_ij^2 - 2 R_ij + 1)`` over N^2, and ``sum R^2 = <Z^T Z, W^T W> + 2 (1^T Z)(W^T b) + N b^T b``.
-    Where lambda is 1 only the sum of R over the edges is left, ``<A W, Z> + (1^T A) b``. In float32
-    or better, the sums in float64. The adjacency A [N, N] has values 1, z and weight are
-    [N, hidden], bias [N].
+    For lambda = 1 only the sum of R over the edges remains, ``<A W, Z> + (1^T A) b``. The dtype is
+    float32 or better, that of the sums float64. The adjacency A [N, N] has values 1; z and weight
+    are [N, hidden], bias is [N].
     """
     dtype = torch.promote_types(z.dtype, torch.float32)
     z, weight, bias = z.to(dtype), weight.to(dtype), bias.to(dtype)
@@ -67,7 +64,7 @@ def closed_form_loss(
 def dense_loss(
     z: Tensor, weight: Tensor, bias: Tensor, matrix: SparseMatrix | Tensor, lambda_: float
 ) -> Tensor:
-    """Return `closed_form_loss` by N x N matrices, as a reference; A may be dense already."""
+    """Return `closed_form_loss` from N x N matrices, as a reference; A may be dense."""
     edge = matrix
     if isinstance(edge, SparseMatrix):
         edge = edge.csr(device=z.device, dtype=z.dtype).to_dense()
@@ -78,9 +75,9 @@ def dense_loss(
 
 
 class _EdgeSum(torch.autograd.Function):
-    """The sum of ``(1 - lambda) R^2 - 2 R`` over the edges, by computing R there and nowhere else.
+    """The sum of ``(1 - lambda) R^2 - 2 R`` over the edges, which computes R only there.
 
-    Its gradients are linear in that of the scalar, so they are found along the way.
+    The gradients are linear in that of the scalar, so the forward computes them.
     """
 
     @staticmethod
@@ -88,7 +85,7 @@ class _EdgeSum(torch.autograd.Function):
         ctx: Any, z: Tensor, weight: Tensor, bias: Tensor, matrix: SparseMatrix, lambda_: float
     ) -> Tensor:
         adjacency = matrix.csr(device=z.device, dtype=z.dtype)
-        # In place on what starts as the bias, so that nothing as long as the edges is copied.
+        # In place, starting from the bias, so that nothing as long as the edges is copied.
         on_edges = _with_values(adjacency, bias.index_select(0, adjacency.col_indices()))
         torch.sparse.sampled_addmm(on_edges, z, weight.t(), out=on_edges)
         predicted = on_edges.values()

@@ -1,4 +1,4 @@
-"""How message passing is carried out on many mutants of one cell."""
+"""Message passing on many mutants of one cell."""
 
 from deltacell.propagate.auto import STRATEGIES, Auto, strategy
 from deltacell.propagate.base import Deleted, DeletedNodes, Mutants, Propagation, WildType
@@ -10,5 +10,4 @@ from deltacell.propagate.product import SparseMatrix
 
 __all__ = ["GENE", "METABOLITE", "REACTION", "STRATEGIES", "Aggregate", "Auto", "Deleted"]
 __all__ += ["DeletedNodes", "Delta", "Hop", "Late", "Message", "Mutants", "Propagation"]
-__all__ += ["Shared", "SparseMatrix", "Terms", "Touched", "WildType"]
-__all__ += ["strategy"]
+__all__ += ["Shared", "SparseMatrix", "Terms", "Touched", "WildType", "strategy"]

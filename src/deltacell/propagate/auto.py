@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
 import torch
@@ -16,21 +15,21 @@ from deltacell.propagate.ladder import DeviceMask, EdgeMask, StoredEdges, Stored
 from deltacell.propagate.late import Late, is_late
 
 REASONS = {
-    "delta": "memory is bounded, or it is a CPU, where rows that do not change are left out.",
-    "late": "deletions act in one layer, and only the rows they touch change.",
-    "shared": "a device other than a CPU is fastest at whole products.",
+    "delta": "memory is bounded, or the device is a CPU, which can skip rows that do not change.",
+    "late": "deletions act in one layer, and only the rows that they touch change.",
+    "shared": "devices other than a CPU are fastest at whole products.",
 }
 
 
 def choose(hops: Sequence[Hop], device: torch.device, max_bytes: int | None = None) -> str:
-    """Return the name of the strategy for mutants that see the given hops: the rule of `auto`."""
+    """Return the name of the strategy that `auto` uses for mutants that see the given hops."""
     if max_bytes is None and is_late(hops):
         return "late"
     return "delta" if max_bytes is not None or device.type == "cpu" else "shared"
 
 
 class Auto(Propagation):
-    """One of the other strategies, by the rule of `choose`, or by the choice of a resumed run."""
+    """The strategy that `choose` returns, or the one that a resumed run has used."""
 
     name: ClassVar[str] = "auto"
 
@@ -39,7 +38,7 @@ class Auto(Propagation):
 
     def explain(self) -> str:
         if self.choice is None:
-            return "Nothing is chosen yet; that happens with the first batch."
+            return "The strategy is chosen with the first batch."
         return f"{self.choice}: {REASONS[self.choice]}"
 
     def prepare(self, hops: Sequence[Hop], deleted: Deleted) -> Deleted:
@@ -59,8 +58,7 @@ class Auto(Propagation):
 
 _ALL = (Shared, Delta, Late, Auto, Subgraph, EdgeMask, StoredEdges, StoredMasks, DeviceMask)
 
-STRATEGIES: Mapping[str, Callable[..., Propagation]] = MappingProxyType({k.name: k for k in _ALL})
-"""What makes each strategy, by its name."""
+STRATEGIES: Mapping[str, Callable[..., Propagation]] = {k.name: k for k in _ALL}
 
 
 def strategy(name: str, **options: Any) -> Propagation:

@@ -1,4 +1,4 @@
-"""What every strategy has in common: what goes in, what comes out, and how it begins."""
+"""The interface of all strategies: their inputs, their results, and the base class."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ import torch
 from torch import Tensor
 
 from deltacell.cell import Cell
-from deltacell.propagate.hop import ALL, GENE, REACTION, Aggregate, Hop, State
+from deltacell.propagate.hop import GENE, REACTION, Aggregate, Hop, State
 from deltacell.propagate.pool import WildPool, wild_pool
+from deltacell.propagate.workers import ALL
 from deltacell.screen import Genotypes
 
 
 @dataclass(frozen=True, eq=False)
 class DeletedNodes:
-    """The deleted nodes of one kind, genotype after genotype."""
+    """The deleted nodes of one kind, in the order of the genotypes."""
 
     nodes: Tensor  # int64 [total]
-    owner: Tensor  # the genotype that deletes each, ascending, int64 [total]
+    owner: Tensor  # the genotype that deletes each node, ascending, int64 [total]
 
     @classmethod
     def of(cls, nodes: Tensor, offsets: Tensor) -> DeletedNodes:
@@ -31,27 +32,26 @@ class DeletedNodes:
 
 @dataclass(frozen=True, eq=False)
 class Deleted:
-    """What a batch of genotypes deletes: its genes, and the reactions that are lost with them.
+    """The genes that a batch of genotypes deletes, and the reactions that are lost with them.
 
-    Found on the host from gene lists, so that the step never has to wait for a device.
+    It is made on the host from gene lists, so that the step never has to wait for a device.
     """
 
-    genotypes: Genotypes  # as they were given, checked
-    nodes: Mapping[str, DeletedNodes]  # by kind; a kind that is absent is never deleted
-    plan: Any = None  # what the strategy has to know of it
+    genotypes: Genotypes  # as given, after a check
+    nodes: Mapping[str, DeletedNodes]  # by kind; kinds without deleted nodes may be absent
+    plan: Any = None  # prepared by the strategy
     sent: int = 0  # bytes of the plan that a loader sends
-    epistasis: bool = False  # whether the part of z that no smaller set explains is wanted too
-    # The reactions that each genotype loses and no smaller set does, where they are wanted.
-    together: DeletedNodes | None = None
+    epistasis: bool = False  # whether to compute the part of z that no smaller set explains
+    together: DeletedNodes | None = None  # the reactions that no smaller set loses, on request
     made_for: object = None  # the model, the cell and the strategy that it was prepared for
 
     @classmethod
     def of(
         cls, cell: Cell, genotypes: Genotypes, *, metabolism: bool = False, instead: Any = None
     ) -> Deleted:
-        """Find what genotypes delete, with the lost reactions where `metabolism` is true.
+        """Return the deleted genes and, if `metabolism` is true, the lost reactions.
 
-        With `instead`, a tensor [n_genes], they delete other genes than those named.
+        With `instead`, a tensor [n_genes], gene i stands for the deletion of gene `instead[i]`.
         """
         genotypes = genotypes.to("cpu").check(cell.n_genes)
         genes = genotypes.genes if instead is None else instead[genotypes.genes]
@@ -63,7 +63,7 @@ class Deleted:
 
     @property
     def lost(self) -> Genotypes:
-        """The genes that are deleted."""
+        """The deleted genes of each genotype."""
         return Genotypes(self.nodes[GENE].nodes, self.genotypes.offsets)
 
     def __len__(self) -> int:
@@ -78,9 +78,9 @@ class Deleted:
 
 
 def mapped(value: Any, function: Callable[[Tensor], Tensor], made: dict[int, Any]) -> Any:
-    """Return a tree of dataclasses, tuples and mappings with a function of each tensor.
+    """Apply a function to each tensor in a tree of dataclasses, tuples and mappings.
 
-    A tensor that is there twice is mapped once, and kept in `made` by its identity.
+    A tensor that occurs twice is mapped once; `made` holds the results by identity.
     """
     if isinstance(value, Tensor):
         if id(value) not in made:
@@ -98,60 +98,55 @@ def mapped(value: Any, function: Callable[[Tensor], Tensor], made: dict[int, Any
 
 @dataclass(frozen=True, eq=False)
 class WildType:
-    """The wild type's vectors, computed once per step and used by all that reads them."""
+    """The wild type's vectors, computed once per step."""
 
     states: tuple[State, ...]  # before each hop, and after the last
-    # Where the strategy reads them, for each message of each hop: what was received over each of
-    # its aggregates before a mean divides, and the message, [n, hidden] each.
+    # For strategies that read them, for each message of each hop: the sum over the neighbours for
+    # each of its aggregates, and the message, [n, hidden] each.
     sums: tuple[tuple[tuple[Tensor, ...], ...], ...] = ()
     messages: tuple[tuple[Tensor, ...], ...] = ()
-
-    @property
-    def first(self) -> State:
-        return self.states[0]
 
     @property
     def last(self) -> State:
         return self.states[-1]
 
     def after(self, hops: int) -> WildType:
-        """Return what is left without the first hops, for mutants that they do not see."""
+        """Return the wild type without the first hops, in which the mutants do not differ."""
         return WildType(self.states[hops:], self.sums[hops:], self.messages[hops:])
 
 
 @dataclass(frozen=True, eq=False)
 class Mutants:
-    """What was found of b mutants."""
+    """The results for b mutants."""
 
-    z: Tensor  # the pooled wild type less the pooled mutant, [b, hidden]
+    z: Tensor  # the pooled wild type minus the pooled mutant, [b, hidden]
     pooled: Tensor  # the pooled wild type, [hidden]
-    # The part of z that no smaller set explains, float64 [b, hidden], 0 for a single deletion;
-    # where it was asked for and the strategy forms it.
+    # The part of z that no smaller set explains, float64 [b, hidden], 0 for a single deletion; only
+    # on request, and only from strategies that compute it.
     epistasis: Tensor | None = None
 
 
 class Batch(NamedTuple):
-    """Mutants to propagate."""
+    """The mutants to propagate."""
 
     hops: Sequence[Hop]
     wild_type: WildType
     deleted: Deleted  # with the plan of the strategy
-    readout: Any  # the terms of genes, row by row: `deltacell.models.hetero_cell.Pooling`
+    readout: Any  # `deltacell.models.hetero_cell.Pooling`, which works row by row
     pool: WildPool
 
 
 class Propagation:
     """A strategy: how message passing is carried out on many mutants of one cell.
 
-    Strategies differ in time and memory only. Each equals, to rounding, deleting the nodes and all
-    that touches them from the cell before the first of the given hops and propagating what is left,
-    in results and gradients.
+    Strategies differ in time and memory only. Up to rounding, results and gradients equal those of
+    deleting the nodes and their edges from the cell and propagating over the given hops.
     """
 
     name: ClassVar[str]  # in configurations
 
     def prepare(self, hops: Sequence[Hop], deleted: Deleted) -> Deleted:
-        """Return a batch on the host with what else the strategy has to find out about it."""
+        """Return a batch on the host with the plan of the strategy."""
         return deleted
 
     @abstractmethod
@@ -169,7 +164,7 @@ class Propagation:
         return self._mutants(Batch(hops, wild_type, deleted, readout, pool))
 
     def _mutants(self, batch: Batch) -> Mutants:
-        """Propagate the mutants, of which there is at least one, and read them out."""
+        """Propagate at least one mutant and read it out."""
         raise NotImplementedError
 
 
@@ -179,10 +174,10 @@ def propagate(
     rows: Mapping[str, Any],
     receive: Callable[[Aggregate, str, Tensor], Tensor],
 ) -> list[State]:
-    """Return the vectors [m, hidden] before each hop and after the last, plainly.
+    """Return the vectors [m, hidden] before each hop and after the last.
 
-    `rows` says which nodes of the cell they are, by kind; `receive` finds what the nodes of a kind
-    receive over an aggregate from the vectors of its sources.
+    `rows` are the nodes of the cell that the vectors belong to, by kind; `receive` computes an
+    aggregate for the nodes of a kind from the vectors of its sources.
     """
     states = [state]
     for hop in hops:

@@ -1,4 +1,4 @@
-"""The strategies `shared` and `delta`: mutants in tiles, on the wild type's own matrices."""
+"""The strategies `shared` and `delta`: tiles of mutants on the matrices of the wild type."""
 
 from __future__ import annotations
 
@@ -14,22 +14,17 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from deltacell.arrays import Bools, Ints, distinct, offsets_of, ragged_positions
 from deltacell.errors import InputError
 from deltacell.propagate.base import Batch, Deleted, Mutants, Propagation, WildType
-from deltacell.propagate.hop import ALL, GENE, Aggregate, Hop, Message, State, place_of, sizes_of
+from deltacell.propagate.hop import GENE, Aggregate, Hop, Message, State, place_of, sizes_of
 from deltacell.propagate.pool import Terms, pool_changes, pool_difference
 from deltacell.propagate.product import SparseMatrix, product
-from deltacell.propagate.workers import Pieces, in_graphs, one_core, row_wise, workers_for
+from deltacell.propagate.workers import ALL, Pieces, in_graphs, one_core, row_wise, workers_for
 
-# What stays in a core's cache: numbers of vectors while a sparse matrix is gone through, and rows
-# of 64 numbers with what is computed from them.
+# What fits into the cache of a core: the numbers that one sparse product reads, and the rows of 64
+# numbers for which a row-wise function is computed.
 NEAR_NUMBERS = 2**19
 CPU_ROWS_AT_A_TIME = 2208
-
-KEPT_BYTES = 2**30
-"""What a CPU keeps for the backward where no bound is given; the rest is computed again."""
-
-
-COVERED = 8
-"""So many times more entries than rows that have one, and they are taken to reach every row."""
+KEPT_BYTES = 2**30  # kept for the backward on a CPU without a bound; the rest is recomputed
+COVERED = 8  # entries per row from which on they are assumed to reach every row
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,42 +42,39 @@ class Places:
         positions = torch.from_numpy(at)
         return cls(positions, positions if t == 1 else torch.from_numpy(at // t))
 
-    def __len__(self) -> int:
-        return len(self.at)
-
 
 @dataclass(frozen=True, eq=False)
 class ChangedMessage:
-    """What is done about one message of a hop."""
+    """Where and how one message of a hop is computed."""
 
-    # Where what is received, or the node's own vector, is not the wild type's; None is everywhere.
+    # Where an aggregate or the node's own vector differs from the wild type; None is everywhere.
     computed: Places | None = None
-    # From how the changed sources differ to how the sums at the computed places do, [m, sources],
-    # for each aggregate; None is by a whole product, as everywhere.
+    # For each aggregate the matrix [m, sources] from the differences of the changed sources to
+    # those of the sums at the computed places; None for a whole product.
     differences: tuple[SparseMatrix | None, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class ChangedHop:
-    """What a hop changes."""
+    """How one hop is computed."""
 
     messages: tuple[ChangedMessage, ...]
-    # Nodes that are changed or deleted before it, by kind; None is all.
+    # Nodes that are changed or deleted before the hop, by kind; None is all.
     sources: Mapping[str, Places | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """Some mutants that are propagated together, and what differs in them."""
+    """Mutants that are propagated together, and where they differ from the wild type."""
 
     size: int
     deleted: Mapping[str, Tensor]  # the places of deleted nodes, by kind
-    # For each matrix whose rows are averaged, the places that hear from fewer sources than in the
-    # wild type, and how many fewer.
+    # For each matrix whose rows are averaged, the places with fewer sources than in the wild type,
+    # and how many fewer.
     silent: Mapping[SparseMatrix, tuple[Tensor, Tensor]]
     hops: tuple[ChangedHop, ...]
-    # The genes that are changed or deleted in the end, the mutant that each belongs to, and
-    # whether it lives; None is all genes.
+    # The genes that are changed or deleted after the last hop, the mutant of each, and whether it
+    # lives; None is all genes.
     read: tuple[Places, Tensor, Tensor] | None = None
 
 
@@ -92,14 +84,14 @@ class Shared(Propagation):
 
     Deleting a set of genes removes exactly the edges that touch them. With K the diagonal 0/1
     matrix of a mutant's living nodes, its sum over neighbours is ``K A K X``: zero the deleted rows
-    of X, multiply by the wild type's A, zero the deleted rows of what comes out. A mean divides by
+    of X, multiply by the wild type's A, zero the deleted rows of the product. A mean divides by
     ``A K 1``. There are no edges and no masks per mutant.
 
-    `tile` mutants go through one product; by default, on a CPU as many as stay in its cache, and
-    elsewhere the whole batch. `rows_at_a_time` go through a row-wise function together, see
-    `row_wise`; 0 is all at once, the default elsewhere than on a CPU. Tiles are shared out to
-    `workers` threads. `max_bytes` bounds the memory of a batch, beside the model: mutants go one
-    at a time, and what does not fit is computed again in the backward.
+    `tile` is the number of mutants per product; by default as many as fit into the cache of a CPU,
+    and on other devices the whole batch. `rows_at_a_time` is the number of rows per call of a
+    row-wise function, see `row_wise`; 0, the default on other devices, is all. Tiles are computed
+    by `workers` threads. `max_bytes` bounds the memory of a batch without the model: mutants are
+    computed one at a time, and what does not fit is recomputed in the backward.
     """
 
     tile: int | None = None
@@ -123,7 +115,7 @@ class Shared(Propagation):
         return replace(deleted, plan=tuple(tiles))
 
     def _tile(self, hops: Sequence[Hop], lost: Mapping[str, Ints], t: int) -> Tile:
-        """Return what is different in t mutants that lose nodes at some places: all rows."""
+        """Return the tile of t mutants that lose the nodes at some places."""
         whole = tuple(ChangedHop((ChangedMessage(),) * len(hop.messages)) for hop in hops)
         deleted = {kind: torch.from_numpy(places) for kind, places in lost.items() if len(places)}
         silent = {}
@@ -135,7 +127,6 @@ class Shared(Propagation):
         return Tile(t, deleted, silent, whole)
 
     def wild_type(self, hops: Sequence[Hop], state: State) -> WildType:
-        """Propagate the wild type and keep what mutants are differences from."""
         pieces = self._pieces(state[GENE].device)
         states, sums, messages = [state], [], []
         for hop in hops:
@@ -179,7 +170,7 @@ class Shared(Propagation):
         if device.type != "cpu" or not hops:
             return max(batch, 1)
         near = NEAR_NUMBERS // (sizes_of(hops)[GENE] * max(hop.width for hop in hops))
-        # Every thread is to have mutants of its own.
+        # No thread is left without mutants.
         return max(1, min(near, -(-batch // (self.workers or workers_for(device, max(batch, 1))))))
 
     def _pieces(self, device: torch.device) -> Pieces:
@@ -191,9 +182,9 @@ class Shared(Propagation):
         return self.rows_at_a_time or None
 
     def _within_bound(self, hops: Sequence[Hop], tiles: int, t: int) -> tuple[int, int]:
-        """Return how many tiles to keep for the backward and how many threads to use.
+        """Return the number of tiles to keep for the backward, and the number of threads.
 
-        What they take is counted as if every row changed, and was checked by measuring.
+        Memory is counted as if every row changed; measurements confirm the factors.
         """
         device, dtype = place_of(hops)
         workers = min(self.workers or workers_for(device, tiles), tiles)
@@ -201,23 +192,23 @@ class Shared(Propagation):
             return tiles, workers
         sizes, width = sizes_of(hops), max(hop.width for hop in hops)
         rows, of_row = t * max(sizes.values()), width * dtype.itemsize
-        # Of a tile the vectors after each hop, what they receive, and the terms of the pool.
+        # A tile has the vectors after each hop, their aggregates, and the terms of the pool.
         of_hops = sum((1 + len(hop.aggregates)) * sizes[hop.target] for hop in hops)
         of_tile = t * (4 * sizes[GENE] + of_hops) * of_row
         if self.max_bytes is None:
             return KEPT_BYTES // of_tile, workers
-        # What each thread works in: tensors of a mutant's size, a few rows in their function, and
-        # sums of the wild type's gradients; the wild type's vectors, sums and messages.
+        # Each thread needs tensors of a mutant's size, the rows of a row-wise function, and sums of
+        # the wild type's gradients. The wild type has vectors, sums and messages.
         parameters = [[p.numel() for p in m.parameters] for hop in hops for m in hop.messages]
         largest = max(map(sum, parameters))
         at_once = min(rows, self._at_a_time(device) or rows)
         working = 9 * rows * of_row + 8 * at_once * largest * dtype.itemsize // width
         wild = sum((1 + 2 * len(hop.aggregates)) * sizes[hop.target] for hop in hops) * of_row
         of_worker = of_tile + working + 2 * wild + sum(map(sum, parameters)) * dtype.itemsize
-        # A tenth of it is for what the allocator does not give back at once.
+        # A tenth is for memory that the allocator does not return at once.
         left, least = self.max_bytes * 10 // 11 - 4 * wild, -(-(4 * wild + of_worker) * 11 // 10)
         if least > self.max_bytes:
-            what = f"max_bytes is {self.max_bytes:,}, and one genotype at a time takes {least:,}"
+            what = f"max_bytes is {self.max_bytes:,}, but one genotype at a time needs {least:,}"
             raise InputError(what, code="max-bytes-too-small", least=least)
         workers = min(workers, left // of_worker)
         return (left - workers * of_worker) // of_tile, workers
@@ -225,17 +216,16 @@ class Shared(Propagation):
 
 @dataclass(frozen=True)
 class Delta(Shared):
-    """The wild type once, and of every mutant only what is different.
+    """Compute the wild type once, and of every mutant only the rows that differ.
 
-    A mutant's vectors are ``X = X_wt + D``, and D is 0 but on changed rows. A hop's sums are
-    ``A X = A X_wt + A D``: in the first hop D is the deleted genes, and a few rows change; from hop
-    to hop there are more, over each relation those alone that hear from a changed one. Where that
-    is nearly all, a whole product takes its place, as in `Shared`. Rows that do not change are the
-    wild type's, in value and in gradient.
+    A mutant's vectors are ``X = X_wt + D`` with D = 0 except on changed rows. The sums of a hop are
+    ``A X = A X_wt + A D``. In the first hop D consists of the deleted genes, and few rows change;
+    each hop adds the targets of changed rows, per relation. Once nearly all rows change, a whole
+    product is used as in `Shared`. Unchanged rows are the wild type's, in value and gradient.
 
-    Costs decide which of two exact ways is taken. To gather a row takes as long as to multiply it
-    with `moved` columns of weights, and to find an entry of a difference on the host as long as to
-    multiply `found` numbers by it.
+    Costs decide between the two ways, both of which are exact. Gathering a row costs as much as
+    multiplying it by `moved` columns of weights, and finding an entry of a difference on the host
+    as much as multiplying `found` numbers by it.
     """
 
     moved: float = 22.6
@@ -243,9 +233,8 @@ class Delta(Shared):
     name: ClassVar[str] = "delta"
 
     def _tile(self, hops: Sequence[Hop], lost: Mapping[str, Ints], t: int) -> Tile:
-        """Find what is different in t mutants, and the cheapest way to compute it."""
         sizes = sizes_of(hops)
-        # What is changed or deleted; None is everything.
+        # The places that are changed or deleted so far; None is all.
         now: dict[str, Bools | None] = {k: _mask(lost[k], n * t) for k, n in sizes.items()}
         found = []
         for hop in hops:
@@ -253,7 +242,7 @@ class Delta(Shared):
             found.append(finder.found)
             now[hop.target] = finder.changed
         changed, gone, read = now[GENE], lost[GENE], None
-        # The pool of no genes at all is nothing that could be written as a difference.
+        # An empty pool cannot be written as a difference.
         if changed is not None and (np.bincount(gone % t, minlength=t) < sizes[GENE]).all():
             of = np.flatnonzero(changed)
             living = ~np.isin(of, gone, assume_unique=True)
@@ -262,7 +251,7 @@ class Delta(Shared):
 
 
 class _Finder:
-    """Finds what one hop changes, and in `changed` where what is changed or deleted then is."""
+    """Finds how one hop is computed, and the places that are changed or deleted after it."""
 
     def __init__(
         self, costs: Delta, hop: Hop, gone: Ints, now: Mapping[str, Bools | None], t: int
@@ -281,7 +270,7 @@ class _Finder:
             self.changed[gone] = True
 
     def _computed(self, message: Message) -> Bools | None:
-        """Return where a message has to be computed; None is everywhere."""
+        """Return a mask of where to compute a message; None is everywhere."""
         if self.own is None:
             return None
         mask = np.logical_or.reduce([self.own, *map(self._reached, message.aggregates)])
@@ -291,7 +280,7 @@ class _Finder:
         return mask if np.count_nonzero(mask) * listed < len(mask) * columns else None
 
     def _reached(self, a: Aggregate) -> Bools:
-        """Return which targets hear from a changed or deleted source."""
+        """Return which targets receive from a changed or deleted source."""
         t, sources, hearing = self.t, self.sources[a.source], np.diff(a.matrix.indptr) > 0
         if sources is None or self._entries_from(a, sources) > COVERED * t * hearing.sum():
             return np.repeat(hearing, t)
@@ -308,7 +297,7 @@ class _Finder:
         return ChangedMessage(Places.of(np.flatnonzero(computed), self.t), differences)
 
     def _difference(self, a: Aggregate, computed: Bools) -> SparseMatrix | None:
-        """Return the difference of the sums at the computed places, where that costs less."""
+        """Return the matrix of `ChangedMessage.differences`, or None if a product costs less."""
         t, matrix, sources = self.t, a.matrix, self.sources[a.source]
         if sources is None:
             return None
@@ -318,7 +307,7 @@ class _Finder:
             return None
         source, node, value = entries_of(matrix, sources // t)
         target = node * t + (sources % t)[source]
-        # Deleted targets are not computed; nothing goes to them.
+        # Deleted targets are not computed.
         kept = computed[target]
         number = np.cumsum(computed) - 1
         values = matrix.transpose.values
@@ -338,7 +327,7 @@ def _mask(at: Ints, size: int) -> Bools:
 
 
 def entries_of(matrix: SparseMatrix, columns: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return the entries in some columns: which of these, the row, and the place of its value."""
+    """Return the entries in some columns: number of the column, row, and index of the value."""
     turned = matrix.transpose
     starts = turned.indptr[columns]
     lengths = turned.indptr[columns + 1] - starts
@@ -347,14 +336,13 @@ def entries_of(matrix: SparseMatrix, columns: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 class TileMutants:
-    """A tile of mutants on its way through the hops; vectors are [n * t, hidden], node by node."""
+    """The propagation of a tile of mutants; vectors are [n * t, hidden], node by node."""
 
     def __init__(self, batch: Batch, tile: Tile, pieces: Pieces) -> None:
         self.batch, self.tile, self.pieces, self.t = batch, tile, pieces, tile.size
         self.wild = batch.wild_type
-        self.state = {
-            kind: self._living(kind, self._each(x)) for kind, x in self.wild.first.items()
-        }
+        first = self.wild.states[0].items()
+        self.state = {kind: self._living(kind, self._each(x)) for kind, x in first}
         self._moved: dict[str, Tensor] = {}
         self._scales: dict[SparseMatrix, Tensor] = {}
 
@@ -366,7 +354,6 @@ class TileMutants:
         return self._read_out(self.state[GENE])
 
     def _new_vectors(self, h: int, hop: Hop) -> Tensor:
-        """Return the wild type's new vectors, with other messages where these are computed."""
         x, own, wild = self.state[hop.target], self.tile.hops[h].messages, self.wild.messages[h]
         listed = all(one.computed is not None for one in own)
         if listed:
@@ -378,7 +365,7 @@ class TileMutants:
             computed = own[k].computed
             if computed is not None and not listed:
                 new = new.add_(self._each(wild[k]))
-            if computed is None or len(computed):
+            if computed is None or len(computed.at):
                 heard = [self._heard(h, k, j, a) for j, a in enumerate(message.aggregates)]
                 rows = self._nodes(computed, len(x))
                 made = message.apply(rows, _at(x, computed), heard, self.pieces)
@@ -390,7 +377,7 @@ class TileMutants:
         return new
 
     def _heard(self, h: int, k: int, j: int, a: Aggregate) -> Tensor:
-        """Return what message k receives over its aggregate j where it is computed."""
+        """Return aggregate j of message k where the message is computed."""
         own, x = self.tile.hops[h].messages[k], self.state[a.source]
         if own.computed is None or (difference := own.differences[j]) is None:
             sums = product(a.matrix, x.view(-1, self.t, x.shape[1])).view(-1, x.shape[1])
@@ -401,7 +388,7 @@ class TileMutants:
         return sums * _at(self._scale(a, x), own.computed) if a.mean else sums
 
     def _difference(self, h: int, kind: str) -> Tensor:
-        """Return how the changed and deleted sources differ from the wild type."""
+        """Return the difference of the changed and deleted sources from the wild type."""
         if kind not in self._moved:
             places = self.tile.hops[h].sources[kind]
             assert places is not None
@@ -431,7 +418,7 @@ class TileMutants:
             each = Terms(gate.view(-1, self.t), value.view(-1, self.t, value.shape[1]))
             return pool_difference(self.batch.pool, each, living.view(-1, self.t))
         changed, owner, living = read
-        # In float64, for weights of mutants may be large beside the wild type's.
+        # In float64, because a mutant's weights may be much larger than the wild type's.
         own, wild = Terms(gate, value.double()), self.batch.pool.at(changed.nodes)
         n, d = pool_changes(own, living, *(x.double() for x in wild))
         n = n.new_zeros(self.t, n.shape[1]).index_add(0, owner, n)
@@ -439,7 +426,7 @@ class TileMutants:
         return (n / (1 + d).unsqueeze(1)).to(genes.dtype)
 
     def _each(self, x: Tensor) -> Tensor:
-        """Return the wild type's rows once per mutant, [n * t, width]."""
+        """Repeat the wild type's rows for each mutant, [n * t, width]."""
         return x.unsqueeze(1).expand(-1, self.t, -1).reshape(-1, x.shape[1])
 
     def _living(self, kind: str, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What message passing is made of: hops, each of which gives one kind of node new vectors."""
+"""Message passing as a sequence of hops, each of which updates the vectors of one kind of node."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from deltacell.propagate.product import SparseMatrix
-from deltacell.propagate.workers import ALL, Gradients, Pieces, Rows, row_wise
-
-__all__ = ["ALL", "GENE", "METABOLITE", "REACTION", "Aggregate", "Hop", "Message", "Rows", "State"]
+from deltacell.propagate.workers import Gradients, Pieces, Rows, row_wise
 
 GENE, REACTION, METABOLITE = "gene", "reaction", "metabolite"
 
@@ -22,10 +20,10 @@ State = Mapping[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Aggregate:
-    """What the nodes of a hop receive over one matrix, row = target and column = source.
+    """The sum that the nodes of a hop receive over a matrix, row = target and column = source.
 
-    ``a[i] = sum over living j of matrix[i, j] x[j]``, and with `mean` that divided by the number of
-    entries of row i whose j lives, 0 where there is none.
+    ``a[i] = sum over living j of matrix[i, j] x[j]``; with `mean` it is divided by the number of
+    entries of row i with a living j, and 0 if there is none.
     """
 
     source: str
@@ -38,27 +36,25 @@ class Aggregate:
         return self.matrix.tensor("row_counts", like.device, dtype)
 
     def scaled(self, sums: Tensor) -> Tensor:
-        """Return what is received in the wild type, from sums over all neighbours."""
+        """Return the aggregate in the wild type, from the sums over all neighbours."""
         return sums * self.counts(sums).clamp(min=1).reciprocal() if self.mean else sums
 
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """What some aggregates of a hop add to the new vectors, of each row on its own."""
+    """A row-wise function of some aggregates of a hop; the new vectors are a sum of messages."""
 
     aggregates: tuple[Aggregate, ...]  # at least one
-    # From old vectors, what was received over each aggregate, [m, hidden] each, and which nodes
-    # the m are. What is random in it, such as dropout, is looked up by these. In float64 where
-    # the vectors are.
+    # Takes the old vectors and each aggregate, [m, hidden] each, and the m nodes they belong to, by
+    # which random numbers such as dropout are looked up. In float64 if the vectors are.
     function: Callable[..., Tensor]
-    parameters: tuple[Tensor, ...] = ()  # all tensors that it reads and that want a gradient
-    # The gradients, faster than by automatic differentiation; see `row_wise`.
-    gradients: Callable[..., Gradients] | None = None
+    parameters: tuple[Tensor, ...] = ()  # all tensors that it reads and that need a gradient
+    gradients: Callable[..., Gradients] | None = None  # see `row_wise`
 
     def apply(
         self, rows: Rows, vectors: Tensor, received: Sequence[Tensor], pieces: Pieces
     ) -> Tensor:
-        """Return the message at some rows, [m, hidden]; the backward computes it again."""
+        """Return the message at some rows, [m, hidden]; the backward recomputes it."""
         if not len(vectors):
             return vectors
         given = rows, [vectors, *received], self.parameters
@@ -68,18 +64,13 @@ class Message:
 
 @dataclass(frozen=True, eq=False)
 class Hop:
-    """One step of message passing: the nodes of one kind receive, and change row by row.
-
-    The new vectors are the sum of the messages, each of which a strategy may compute on some rows
-    and not on others.
-    """
+    """One step of message passing: the new vectors of one kind of node are a sum of messages."""
 
     target: str  # the kind of node that receives
     messages: tuple[Message, ...]
     width: int  # of the vectors
     residual: bool = False  # whether the old vectors are part of the sum
-    # Makes a context to carry the hop out in, such as a profiler's range.
-    around: Callable[[], AbstractContextManager[object]] = nullcontext
+    around: Callable[[], AbstractContextManager[object]] = nullcontext  # e.g. a profiler's range
 
     @property
     def aggregates(self) -> tuple[Aggregate, ...]:
@@ -90,12 +81,11 @@ class Hop:
         return tuple(p for message in self.messages for p in message.parameters)
 
     def added_up(self, vectors: Tensor, messages: Sequence[Tensor]) -> Tensor:
-        """Return the new vectors, added one after the other, so that all strategies round alike."""
+        """Return the new vectors; the fixed order makes all strategies round alike."""
         old = vectors if self.residual else torch.zeros_like(vectors)
         return sum(messages, old).to(vectors.dtype)
 
     def update(self, vectors: Tensor, received: Sequence[Tensor], rows: Rows) -> Tensor:
-        """Return the new vectors plainly, from old ones and what is received by each aggregate."""
         each, made = iter(received), []
         for message in self.messages:
             own = [next(each) for _ in message.aggregates]
@@ -112,7 +102,7 @@ def sizes_of(hops: Sequence[Hop]) -> dict[str, int]:
 
 
 def place_of(hops: Sequence[Hop]) -> tuple[torch.device, torch.dtype]:
-    """Return where the parameters are and of what type; float32 on a CPU where there are none."""
+    """Return the device and dtype of the parameters; without any, the CPU and float32."""
     for parameter in (p for hop in hops for p in hop.parameters):
         return parameter.device, torch.promote_types(parameter.dtype, torch.float32)
     return torch.device("cpu"), torch.float32

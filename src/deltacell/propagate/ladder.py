@@ -1,7 +1,7 @@
 """The ladder: the slower ways of propagating mutants that led to `shared` and `delta`.
 
 All are exact, and pass messages along the edges of a batch of mutants as one large graph. They
-differ in where the mask over its edges comes from; docs/why/the-ladder.md tells what each costs.
+differ in where the mask over its edges comes from; docs/why/the-ladder.md compares their costs.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from torch import Tensor
 from deltacell import store
 from deltacell.errors import InputError
 from deltacell.propagate.base import Batch, Deleted, Mutants, Propagation, WildType, propagate
-from deltacell.propagate.hop import ALL, GENE, Aggregate, Hop, State
+from deltacell.propagate.hop import GENE, Aggregate, Hop, State
 from deltacell.propagate.pool import Terms, pool_difference
 from deltacell.propagate.product import SparseMatrix
+from deltacell.propagate.workers import ALL
 
 
 class Link(NamedTuple):
-    """A matrix and the kinds of node that its rows and columns are; its entries are the edges."""
+    """A matrix whose entries are edges, and the kinds of node of its rows and columns."""
 
     matrix: SparseMatrix
     target: str
@@ -39,25 +40,25 @@ def links_of(hops: Sequence[Hop]) -> tuple[Link, ...]:
 
 
 class Edges(NamedTuple):
-    """The edges of one link in a batch of mutants; node i of mutant b is number ``b * n + i``."""
+    """The edges of one link in a batch of mutants; node i of mutant b has index ``b * n + i``."""
 
     sources: Tensor
     targets: Tensor
     weights: Tensor | None
-    kept: Tensor | None = None  # which of them are there; None is all
+    kept: Tensor | None = None  # a mask over the edges; None keeps all
 
 
 class EdgeMask(Propagation):
-    """Masks that the loader makes, by an index from every gene to the positions of its edges."""
+    """The loader makes the masks, with an index from every gene to the positions of its edges."""
 
     name: ClassVar[str] = "edge_mask"
 
     def sent(self, links: Sequence[Link], deleted: Deleted) -> Sequence[tuple[Tensor, ...]]:
-        """Return what the loader sends about the edges of each link."""
+        """Return the tensors that the loader sends for each link."""
         return [(mask_of(link, deleted),) for link in links]
 
     def mask(self, link: Link, deleted: Deleted, *sent: Tensor) -> Tensor:
-        """Return which edges of a link each mutant has, from what was sent about it."""
+        """Return which edges of a link each mutant has, from the tensors that were sent."""
         return sent[0]
 
     def edges(self, link: Link, deleted: Deleted, *sent: Tensor) -> Edges:
@@ -75,11 +76,8 @@ class EdgeMask(Propagation):
         return WildType(tuple(propagate(hops, state, dict.fromkeys(state, ALL), receive)))
 
     def _mutants(self, batch: Batch) -> Mutants:
-        """Propagate the batch as one graph.
-
-        Deleted nodes are there too; no message reaches or leaves them, and nothing reads them.
-        """
-        hops, deleted, first = batch.hops, batch.deleted, batch.wild_type.first
+        # The graph contains the deleted nodes too, but no message reaches or leaves them.
+        hops, deleted, first = batch.hops, batch.deleted, batch.wild_type.states[0]
         b, n, device = len(deleted), *first[GENE].shape[:1], first[GENE].device
         sent = dict(zip(links_of(hops), deleted.plan, strict=True))
 
@@ -101,7 +99,7 @@ class EdgeMask(Propagation):
 class Subgraph(EdgeMask):
     """The subgraph that the living nodes induce, cut out of the cell for every genotype.
 
-    This is how a PyG user writes down the definition; the subgraphs of a batch are collated.
+    This is how a PyG user would implement the definition; the subgraphs of a batch are collated.
     """
 
     name: ClassVar[str] = "subgraph"
@@ -119,7 +117,7 @@ class Subgraph(EdgeMask):
 
 
 class DeviceMask(EdgeMask):
-    """Masks that are made on the device, by one indexed write from the batch's list of genes."""
+    """The masks are made on the device, by indexed writes from the batch's list of genes."""
 
     name: ClassVar[str] = "device_mask"
 
@@ -131,10 +129,10 @@ class DeviceMask(EdgeMask):
 
 
 class Stored(EdgeMask):
-    """One array per genotype and link, made ahead by `fill` and read from disk by the loader.
+    """One array per genotype and link, computed by `fill` and read from disk by the loader.
 
-    Genotypes are found by their set of genes, in whatever order. A store of another cell, or of
-    another screen, is refused.
+    Genotypes are looked up by their set of genes, in any order. A store of another cell or screen
+    raises an error.
     """
 
     kind: ClassVar[str]
@@ -142,12 +140,12 @@ class Stored(EdgeMask):
 
     def __init__(self, store: str | os.PathLike[str] | None = None) -> None:
         self._path = store
-        # The parts, the number of each genotype, and the links that it was checked for.
+        # The parts, the row of each genotype, and the links that the store was checked for.
         self._opened: tuple[dict[str, Any], dict[tuple[int, ...], int], Sequence[Link]]
         self._opened = {}, {}, ()
 
     def array_of(self, mask: Tensor) -> Tensor:
-        """Return what is stored of one genotype and link, whose mask is given."""
+        """Return the array to store for one genotype and link with this mask."""
         return mask
 
     def fill(self, hops: Sequence[Hop], deleted: Deleted) -> None:
@@ -159,7 +157,7 @@ class Stored(EdgeMask):
         store.write(self._given(), self.kind, parts, {"cell": _checksum_of_links(links)})
 
     def sent(self, links: Sequence[Link], deleted: Deleted) -> Sequence[tuple[Tensor, ...]]:
-        """Read what is stored of a batch: for each link, how long each array is, and all arrays."""
+        """Read the stored arrays of a batch: for each link, their lengths and all values."""
         if self._opened[2] != links:
             there = store.read(self._given(), self.kind)
             if there.meta["cell"] != _checksum_of_links(links):
@@ -191,7 +189,7 @@ class Stored(EdgeMask):
 
 
 class StoredEdges(Stored):
-    """The positions of each genotype's removed edges in a store, and masks made in the step."""
+    """The store has the positions of the removed edges; the masks are made in the step."""
 
     name: ClassVar[str] = "stored_edges"
     kind, dtype = "store of removed edges", np.int64
@@ -199,14 +197,16 @@ class StoredEdges(Stored):
     def mask(self, link: Link, deleted: Deleted, *sent: Tensor) -> Tensor:
         sizes, positions = sent
         owner = torch.arange(len(deleted), device=sizes.device).repeat_interleave(sizes)
-        return mask_of(link, deleted, (positions, owner))
+        mask = sizes.new_ones(len(deleted), link.matrix.n_entries, dtype=torch.bool)
+        mask[owner, positions] = False
+        return mask
 
     def array_of(self, mask: Tensor) -> Tensor:
         return (~mask).nonzero().squeeze(1)
 
 
 class StoredMasks(Stored):
-    """The masks themselves in a store: reading them is all that is left to do."""
+    """The store has the masks themselves, so they only have to be read."""
 
     name: ClassVar[str] = "stored_masks"
     kind, dtype = "store of edge masks", np.bool_
@@ -216,7 +216,7 @@ class StoredMasks(Stored):
 
 
 def received(a: Aggregate, x: Tensor, batch: int, edges: Edges) -> Tensor:
-    """Return the sum or mean of messages along edges: gather at the sources, scatter at targets."""
+    """Return the sum or mean of messages: gather at the sources, scatter at the targets."""
     sources, targets, weights, kept = edges
     messages = x.to(torch.promote_types(x.dtype, torch.float32)).index_select(0, sources)
     if weights is not None:
@@ -224,7 +224,7 @@ def received(a: Aggregate, x: Tensor, batch: int, edges: Edges) -> Tensor:
     if kept is not None:
         messages = messages * kept.unsqueeze(1)
     n_targets = batch * a.matrix.shape[0]
-    # Not index_add, which would keep the messages of every layer for a backward without need.
+    # index_add would keep the messages of every layer for the backward, without need.
     at = targets.unsqueeze(1).expand_as(messages)
     total = messages.new_zeros(n_targets, x.shape[1]).scatter_add(0, at, messages)
     if not a.mean:
@@ -235,32 +235,20 @@ def received(a: Aggregate, x: Tensor, batch: int, edges: Edges) -> Tensor:
 
 
 def repeated(link: Link, batch: int, device: torch.device) -> Edges:
-    rows, columns, values = link.matrix.entries(device=device, dtype=torch.float64)
-    mutant = torch.arange(batch, device=device).unsqueeze(1)
-    return Edges(
-        (columns + mutant * link.matrix.shape[1]).flatten(),
-        (rows + mutant * link.matrix.shape[0]).flatten(),
-        None if link.matrix.values is None else values.repeat(batch),
-    )
+    matrix, mutant = link.matrix, torch.arange(batch, device=device).unsqueeze(1)
+    rows, columns = (matrix.tensor(name, device, torch.int64) for name in ("rows", "indices"))
+    weights = None
+    if matrix.values is not None:
+        weights = matrix.tensor("values", device, torch.float64).repeat(batch)
+    sources, targets = columns + mutant * matrix.shape[1], rows + mutant * matrix.shape[0]
+    return Edges(sources.flatten(), targets.flatten(), weights)
 
 
-def mask_of(link: Link, deleted: Deleted, removed: tuple[Tensor, Tensor] | None = None) -> Tensor:
-    """Return which edges each mutant has, bool [b, n_edges], made where the deleted nodes are."""
-    positions, owner = removed_edges(link, deleted) if removed is None else removed
-    shape = len(deleted), link.matrix.n_entries
-    mask = torch.ones(shape, dtype=torch.bool, device=positions.device)
-    mask[owner, positions] = False
-    return mask
-
-
-def removed_edges(link: Link, deleted: Deleted) -> tuple[Tensor, Tensor]:
-    """Return the edges that genotypes remove and whose each is; one may be there twice.
-
-    An edge's position is its place among the entries of the matrix, row by row.
-    """
+def mask_of(link: Link, deleted: Deleted) -> Tensor:
+    """Return which edges, the entries of the matrix, each mutant has, bool [b, n_edges]."""
     matrix, device = link.matrix, deleted.nodes[GENE].nodes.device
+    mask = torch.ones(len(deleted), matrix.n_entries, dtype=torch.bool, device=device)
     order = matrix.tensor("transpose_order", device, torch.int64)
-    positions, owners = [order[:0]], [order[:0]]
     in_place = torch.arange(len(order), device=device)
     ends = (link.target, matrix, in_place), (link.source, matrix.transpose, order)
     for kind, rows, position in ends:
@@ -269,9 +257,8 @@ def removed_edges(link: Link, deleted: Deleted) -> tuple[Tensor, Tensor]:
             starts, lengths = offsets[lost.nodes], offsets.diff()[lost.nodes]
             which = torch.arange(len(lengths), device=device).repeat_interleave(lengths)
             within = torch.arange(len(which), device=device) - (lengths.cumsum(0) - lengths)[which]
-            positions.append(position[starts[which] + within])
-            owners.append(lost.owner[which])
-    return torch.cat(positions), torch.cat(owners)
+            mask[lost.owner[which], position[starts[which] + within]] = False
+    return mask
 
 
 def _checksum_of_links(links: Sequence[Link]) -> str:

@@ -1,14 +1,14 @@
-r"""The strategy `late`: deletions that a single hop sees, at the price of the rows they touch.
+r"""The strategy `late`: deletions that only one hop sees, at the cost of the rows they touch.
 
 For a function f of sets, the *interaction* of a set S is
 ``F(S) = sum over T in S of (-1)^(|S| - |T|) f(T)``, so that ``f(S) = sum over T in S of F(T)``; for
 a pair of deletions, ``f(ab) - f(a) - f(b) + f()``. With f = z, F is epistasis: the part of z that
 no smaller set of deletions explains.
 
-A row is *touched* by a gene that it hears from over some relation, and by its own deletion. What a
-row becomes in a mutant depends only on those deleted genes that touch it. So the unit of work is a
-row together with deleted genes that touch it: mutants that share a gene share its units, and a set
-of genes needs units of its own only on rows that two or more of its genes touch.
+A row is *touched* by a gene from which it receives over some relation, and by its own deletion. In
+a mutant a row depends only on the deleted genes that touch it. So the unit of work is a row
+together with deleted genes that touch it: mutants that share a gene share its units, and a set of
+genes needs additional units only on rows that two or more of its genes touch.
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ from deltacell.propagate.pool import pool_changes
 from deltacell.propagate.product import SparseMatrix, kept_with
 from deltacell.propagate.workers import Pieces, row_wise
 
-MOST_GENES = 5
-"""Genes of a set at most: a set of k has 2^k subsets."""
+MOST_GENES = 5  # per set, because a set of k genes has 2^k subsets
 
 
 @dataclass(frozen=True, eq=False)
 class Removed:
-    """What m units no longer hear over one relation; all int64."""
+    """The sources that m units lose over one relation; all int64."""
 
-    genes: Tensor  # the genes no longer heard from, [e]
-    entry: Tensor  # and which of the m that is, ascending, [e]
-    left: Tensor  # how many genes each still hears from, [m]
+    genes: Tensor  # the lost sources, [e]
+    entry: Tensor  # the unit that loses each, ascending, [e]
+    left: Tensor  # the number of remaining sources, [m]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,27 +50,26 @@ class Units:
 
     rows: Tensor  # the gene whose vector it is, int64 [u]
     living: Tensor  # whether that gene is not itself deleted, bool [u]
-    # For each message, the units for which it is computed again, int64 [m], and what these no
-    # longer hear over each relation of the message.
+    # For each message, the units that recompute it, int64 [m], and their losses per relation.
     messages: tuple[tuple[Tensor, tuple[Removed, ...]], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Touched:
-    """The units that a batch takes, and what is added up to the sums of each genotype.
+    """The units of a batch, and how they add up to the sums of each genotype.
 
-    A genotype has one place to add to. For epistasis it has 2^k of them, one for the interaction
-    of each subset of its genes, as bits by their position.
+    A genotype has one place for its sum. For epistasis it has 2^k places, one for the interaction
+    of each subset of its genes; bit i of the place stands for gene i.
     """
 
     single: Units  # of each distinct gene alone
     gene: Tensor  # the number of that gene, ascending, int64 [u]
     members: Tensor  # the numbers of all genes of all genotypes, int64 [total]
-    member_places: Tensor  # where the sum over the units of that gene goes, int64 [total]
-    # Rows that several genes of a genotype touch, with all of these; for epistasis, with each
-    # subset of them.
+    member_places: Tensor  # the place of the sum over the units of that gene, int64 [total]
+    # Rows that several genes of a genotype touch, with all of these genes; for epistasis, with each
+    # subset.
     shared: Units
-    # What else goes where: units, numbered after those of single genes unless it is epistasis.
+    # Further terms: units (counted after the single ones, unless for epistasis), places and signs.
     units: Tensor
     places: Tensor
     signs: Tensor
@@ -79,30 +77,28 @@ class Touched:
 
 
 def is_late(hops: Sequence[Hop]) -> bool:
-    """Whether mutants see a single hop, in which genes hear from genes over plain relations.
-
-    At most 62 of them, for the relations that touch a row are bits of one number.
-    """
+    """Return whether mutants see one hop, from genes to genes over unweighted relations."""
+    # At most 62, because the relations that touch a row are bits of an int64.
     over = [(hop.target, a.source, a.matrix.values is None) for hop in hops for a in hop.aggregates]
     return len(hops) == 1 and len(over) <= 62 and set(over) == {(GENE, GENE, True)}
 
 
 @dataclass(frozen=True)
 class Late(Shared):
-    r"""The units of `touched_by` and nothing else.
+    r"""Compute the units of `touched_by` only.
 
-    In ``z = N / (1 + D)``, see `pool_changes`, rows that a deletion does not touch add nothing to
-    either sum, and what a row adds depends on the deletions that touch it alone. So both sums are
-    found once for each gene of the batch; a set adds those of its genes, and the interactions on
-    the rows that two or more of them touch. For `epistasis` these are formed in float64, see
-    `interaction_of_quotient`. Of the options, `workers` and `rows_at_a_time` are used.
+    In ``z = N / (1 + D)``, see `pool_changes`, rows that no deletion touches add nothing to either
+    sum, and the terms of a row depend only on the deletions that touch it. So both sums are
+    computed once for each gene of the batch; a set adds those of its genes, and the interactions on
+    rows that two or more of its genes touch. For `epistasis` these are computed in float64, see
+    `interaction_of_quotient`. Only the options `workers` and `rows_at_a_time` are used.
     """
 
     name: ClassVar[str] = "late"
 
     def prepare(self, hops: Sequence[Hop], deleted: Deleted) -> Deleted:
         if not is_late(hops):
-            what = "the propagation 'late' is for mutants that see one layer over the relations"
+            what = "propagation 'late' requires deletions that act in one layer over the relations"
             fix = "Set model.mutant_layers=1 and model.metabolism=false, or propagation=auto."
             raise InputError(what, code="not-late", fix=fix)
         return replace(deleted, plan=touched_by(hops[0], deleted.to("cpu")))
@@ -138,7 +134,7 @@ class Late(Shared):
 def _added(
     batch: Batch, units: Units, pieces: Pieces, *, wide: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return what units add to N, [u, hidden], and D [u, 1]; where it is `wide`, in float64."""
+    """Return the terms of units in N [u, hidden] and D [u, 1]; in float64 if `wide`."""
     terms, parameters = batch.readout.terms, list(batch.readout.parameters())
     device, dtype = batch.pool.value.device.type, batch.wild_type.last[GENE].dtype
     given = [units.living.to(batch.pool.weight.dtype), *batch.pool.at(units.rows)]
@@ -161,7 +157,7 @@ def _new_vectors(batch: Batch, units: Units, pieces: Pieces, dtype: torch.dtype)
         return x.index_select(0, rows).to(dtype)
 
     wild = batch.wild_type
-    x, vectors = wild.first[GENE], at(wild.last[GENE], units.rows)
+    x, vectors = wild.states[0][GENE], at(wild.last[GENE], units.rows)
     each = zip(batch.hops[0].messages, units.messages, wild.sums[0], wild.messages[0], strict=True)
     for message, (again, removed), sums, old in each:
         rows, heard = units.rows.index_select(0, again), []
@@ -204,8 +200,8 @@ class _Index(NamedTuple):
     n: int
     starts: Ints  # where the rows of each gene begin, and the end
     rows: Ints
-    mask: Ints  # bit r where over relation r, and the next bit where it is the gene itself
-    heard: Ints  # how many genes each row hears from, [relations, n]
+    mask: Ints  # bit r for relation r, and one more bit for the gene itself
+    heard: Ints  # the number of sources of each row, [relations, n]
 
 
 @kept_with
@@ -222,15 +218,15 @@ def _index_of(*matrices: SparseMatrix) -> _Index:
 
 
 def touched_by(hop: Hop, deleted: Deleted) -> Touched:
-    """Find the units of each gene, those of rows that several genes touch, and what adds up."""
+    """Return the units of each gene, and those of the rows that several genes touch."""
     index = _index_of(*(a.matrix for a in hop.aggregates))
     offsets = deleted.genotypes.offsets.numpy()
     sizes = np.diff(offsets)
     largest = int(sizes.max(initial=0))
     if largest > min(MOST_GENES, index.n - 1):
-        what = f"a genotype deletes {largest} of {index.n} genes; late mutants lack at most "
-        fix = "Leave it out, or set epistasis=False and propagation=delta."
-        raise InputError(f"{what}{MOST_GENES} and never all", code="too-many-deleted", fix=fix)
+        what = f"a genotype deletes {largest} of {index.n} genes; 'late' allows at most "
+        fix = "Remove the genotype, or set epistasis=False and propagation=delta."
+        raise InputError(f"{what}{MOST_GENES} and not all", code="too-many-deleted", fix=fix)
     genes, member = np.unique(deleted.lost.genes.numpy(), return_inverse=True)
     lengths = np.diff(index.starts)[genes]
     starts, at = offsets_of(lengths), ragged_positions(index.starts[genes], lengths)
@@ -241,7 +237,7 @@ def touched_by(hop: Hop, deleted: Deleted) -> Touched:
     def units(rows: Ints, of: Ints, touching: Ints) -> Units:
         """Return rows, each without the genes of some single units, [u, k], -1 for none.
 
-        Messages are computed again where one of the genes `touching` the row is heard over them.
+        A message is recomputed if the row receives over it from one of the genes `touching` it.
         """
         over, gone = (np.where(one >= 0, mask[one], 0) for one in (touching, of))
         living = ((gone >> len(index.heard)) & 1 == 0).all(axis=1)
@@ -249,7 +245,7 @@ def touched_by(hop: Hop, deleted: Deleted) -> Touched:
         for message in hop.messages:
             group = range(first, first := first + len(message.aggregates))
             changed = (over & sum(1 << r for r in group) != 0).any(axis=1)
-            # Nothing reads what a deleted gene would become.
+            # The vector of a deleted gene is never read.
             again, removed = np.flatnonzero(living & changed), []
             for r in group:
                 silent = (gone[again] >> r) & 1
@@ -273,14 +269,14 @@ def touched_by(hop: Hop, deleted: Deleted) -> Touched:
     joint = (np.cumsum(count > 1) - 1)[joint[several]]
     touching[joint, np.repeat(position, of_member)[several]] = unit[several]
     if not deleted.epistasis:
-        # All genes that touch a row in place of each alone.
+        # Replace the terms of each gene alone by that of all genes that touch a row.
         one, place = np.nonzero(touching >= 0)
         units_of = [len(rows) + np.arange(len(touching)), touching[one, place]]
         places, signs = [of_genotype, of_genotype[one]], [1.0, -1.0]
         shared, member_places = units(shared_rows, touching, touching), genotype
         by_size = {}
     else:
-        # The interaction of each subset of two genes and more, from all of its own subsets.
+        # The interaction of each subset of two or more genes is a signed sum over its subsets.
         units_of, places, signs = [], [], []
         bits = (touching >= 0) @ (1 << np.arange(largest))
         subsets = np.arange(1 << largest)

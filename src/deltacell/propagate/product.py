@@ -20,7 +20,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def kept_with(function: Function) -> Function:
-    """Keep what a function returns for as long as its first argument, its owner, is alive."""
+    """Cache the results of a function for as long as its first argument, the owner, is alive."""
     kept: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
     @wraps(function)
@@ -34,10 +34,10 @@ def kept_with(function: Function) -> Function:
 
 
 class SparseMatrix:
-    """A constant sparse matrix with its transpose, kept as tensors per device and dtype.
+    """A constant sparse matrix with its transpose, cached as tensors per device and dtype.
 
-    Made from compressed sparse rows, in which the columns ascend and none is repeated. Without
-    values every entry is 1; without a number of columns there are as many as rows.
+    It is given as compressed sparse rows with ascending, distinct columns. Without values every
+    entry is 1; by default the matrix is square.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class SparseMatrix:
     @staticmethod
     @kept_with
     def of(relation: Relation) -> SparseMatrix:
-        """Return the 0/1 matrix of a relation, row = target; the same object every time."""
+        """Return the 0/1 matrix of a relation, row = target; always the same object."""
         matrix = SparseMatrix(relation.indptr, relation.indices)
         matrix._transpose = None if relation.directed else matrix
         return matrix
@@ -71,7 +71,7 @@ class SparseMatrix:
 
     @property
     def transpose(self) -> SparseMatrix:
-        """The transpose, itself where the matrix is that of an undirected relation."""
+        """The transpose; the matrix itself for an undirected relation."""
         if self._transpose is None:
             order = _ARRAYS["transpose_order"](self)
             self._transpose = SparseMatrix(
@@ -84,10 +84,10 @@ class SparseMatrix:
         return self._transpose
 
     def csr(self, *, device: torch.device | str, dtype: torch.dtype) -> torch.Tensor:
-        """Return the matrix as a CSR tensor [n_rows, n_columns]; kept for the next call."""
+        """Return the matrix as a CSR tensor [n_rows, n_columns], which is cached."""
         key = ("csr", torch.device(device), dtype)
         if key not in self._tensors:
-            # Kernels take 32-bit indices; 64-bit ones would be converted in every product.
+            # The kernels use 32-bit indices and would convert 64-bit ones in every product.
             index = torch.int32 if max(self.n_entries, *self.shape) < 2**31 else torch.int64
             indptr, indices = (self.tensor(n, device, index) for n in ("indptr", "indices"))
             values = self.tensor("values", device, dtype)
@@ -96,15 +96,8 @@ class SparseMatrix:
             )
         return self._tensors[key]
 
-    def entries(
-        self, *, device: torch.device | str, dtype: torch.dtype
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the rows, columns and values of all entries, each [n_entries]."""
-        rows, columns = (self.tensor(n, device, torch.int64) for n in ("rows", "indices"))
-        return rows, columns, self.tensor("values", device, dtype)
-
     def tensor(self, name: str, device: torch.device | str, dtype: torch.dtype) -> torch.Tensor:
-        """Return one of `_ARRAYS` as a tensor; kept for the next call."""
+        """Return one of `_ARRAYS` as a tensor, which is cached."""
         key = (name, torch.device(device), dtype)
         if key not in self._tensors:
             # Copied, because arrays of a cell on disk are not writable.
@@ -118,18 +111,17 @@ _ARRAYS: Mapping[str, Callable[[SparseMatrix], AnyArray]] = {
     "indices": lambda m: m.indices,
     "values": lambda m: np.ones(m.n_entries, np.float32) if m.values is None else m.values,
     "rows": lambda m: np.repeat(np.arange(m.shape[0]), np.diff(m.indptr)),
-    # The number of entries of each row, [n_rows, 1].
-    "row_counts": lambda m: np.diff(m.indptr)[:, None],
-    # The order that turns values of entries into those of the transpose.
+    "row_counts": lambda m: np.diff(m.indptr)[:, None],  # entries per row, [n_rows, 1]
+    # Indexing the values with it gives those of the transpose.
     "transpose_order": lambda m: np.argsort(m.indices, kind="stable"),
 }
 
 
 def product(matrix: SparseMatrix, x: torch.Tensor) -> torch.Tensor:
-    """Return ``matrix @ x`` [n_rows, ...], differentiable any number of times.
+    """Return ``matrix @ x`` [n_rows, ...], which can be differentiated any number of times.
 
-    Computed in float32, or in float64 where x is, whatever the autocast; the backward is the
-    product with the kept transpose.
+    It is computed in float32, or float64 if x is, even inside autocast; the backward is the product
+    with the transpose.
     """
     dtype = torch.promote_types(x.dtype, torch.float32)
     flat = x.to(dtype).reshape(x.shape[0], math.prod(x.shape[1:]))
@@ -137,7 +129,7 @@ def product(matrix: SparseMatrix, x: torch.Tensor) -> torch.Tensor:
 
 
 def mean_product(matrix: SparseMatrix, x: torch.Tensor) -> torch.Tensor:
-    """Return the `product` with x [n_columns, width] over the number of entries of each row."""
+    """Return the `product` with x [n_columns, width], divided by the number of entries per row."""
     total = product(matrix, x)
     return total / matrix.tensor("row_counts", x.device, total.dtype).clamp(min=1)
 
@@ -146,7 +138,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, matrix: SparseMatrix) -> torch.Tensor:
         ctx.matrix = matrix
-        # Detached, because for others the kernel finds out more than is needed here.
+        # For tensors that require a gradient the kernel computes more than is needed here.
         return _multiply(matrix, x.detach().contiguous())
 
     @staticmethod
@@ -158,8 +150,8 @@ def _apply(x: torch.Tensor, matrix: SparseMatrix) -> torch.Tensor:
     return cast(torch.Tensor, _Product.apply(x, matrix))  # type: ignore[no-untyped-call]
 
 
-# torch.compile cannot trace sparse tensors; this makes it break the graph here and nowhere else.
-# Unlike `torch.compiler.disable`, it loads the compiler, which takes seconds, at the first call.
+# torch.compile cannot trace sparse tensors, so the graph is broken here. Unlike
+# `torch.compiler.disable`, this does not load the compiler, which takes seconds, on import.
 _eager_product: Callable[[torch.Tensor, SparseMatrix], torch.Tensor] = _disable_dynamo(_apply)
 
 
@@ -170,7 +162,7 @@ def _multiply(matrix: SparseMatrix, x: torch.Tensor) -> torch.Tensor:
         csr = matrix.csr(device=x.device, dtype=x.dtype)
         if x.device.type != "cpu" or x.dtype != torch.float32:
             return torch.mm(csr, x)
-        # The kernel made for embeddings takes two thirds of the time, because it prefetches.
+        # The embedding kernel takes two thirds of the time of torch.mm, because it prefetches.
         weights = None if matrix.values is None else csr.values()
         offsets, indices = csr.crow_indices(), csr.col_indices()
         return torch.embedding_bag(
@@ -179,6 +171,6 @@ def _multiply(matrix: SparseMatrix, x: torch.Tensor) -> torch.Tensor:
 
 
 with warnings.catch_warnings():
-    # PyTorch warns of the first CSR tensor of a process, and a user cannot act on it.
+    # PyTorch warns about the first CSR tensor of a process, and users cannot act on it.
     warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
     torch.zeros(1, 1).to_sparse_csr()

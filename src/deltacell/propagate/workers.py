@@ -1,4 +1,4 @@
-"""Work shared out to threads: items, and rows a few at a time."""
+"""Work on items in threads, and row-wise functions on a few rows at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 Rows = slice | Tensor
-"""Which nodes the rows of a tensor belong to."""
+"""The nodes that the rows of a tensor belong to."""
 
 ALL = slice(None)
 
@@ -27,10 +27,7 @@ ALL = slice(None)
 def in_workers(
     function: Callable[[int, Item], Result], items: Sequence[Item], workers: int
 ) -> list[Result]:
-    """Return ``function(worker, item)`` of each item; item i goes to worker ``i % workers``.
-
-    So what a worker sums up is the same in every run.
-    """
+    """Return ``function(worker, item)`` of each item; worker ``i % workers`` always gets item i."""
     workers = min(workers, len(items))
 
     def share(worker: int) -> list[Result]:
@@ -55,14 +52,14 @@ def in_any_worker(
 
     pool = _pool(os.getpid(), workers)
     futures = [pool.submit(run, item) for item in items]
-    # All of them first, so that nothing runs on after an error is raised.
+    # Wait for all, so that nothing is running any more when an error is raised.
     wait(futures)
     return [future.result() for future in futures]
 
 
 def workers_for(device: torch.device, items: int) -> int:
-    """Return how many threads to use for some items: on a CPU as many as PyTorch may use."""
-    # Only with OpenMP can a thread be limited to one core.
+    """Return the number of threads to use: on a CPU, that of PyTorch, but at most one per item."""
+    # Threads can be limited to one core only with OpenMP.
     if device.type != "cpu" or "ATen parallel backend: OpenMP" not in _parallel_info():
         return 1
     return max(1, min(torch.get_num_threads(), items))
@@ -71,7 +68,7 @@ def workers_for(device: torch.device, items: int) -> int:
 @contextmanager
 def one_core(workers: int) -> Iterator[None]:
     """Keep the caller's own operations to one core while several workers compute."""
-    # PyTorch's threads inside an operation spin, and would take the cores from the workers.
+    # PyTorch's own threads busy-wait and would take the cores from the workers.
     threads = torch.get_num_threads()
     torch.set_num_threads(1 if workers > 1 else threads)
     try:
@@ -83,16 +80,16 @@ def one_core(workers: int) -> Iterator[None]:
 @cache
 def _pool(process: int, workers: int) -> ThreadPoolExecutor:
     def use_one_core() -> None:
-        # A thread takes over a setting the first time it looks, which must not be after this.
+        # A thread initialises its setting on first access, which would overwrite a later one.
         torch.get_num_threads()
         torch.set_num_threads(1)
 
-    # By process, because threads do not survive a fork.
+    # The cache is per process, because threads do not survive a fork.
     threads = torch.get_num_threads()
     pool = ThreadPoolExecutor(workers, "deltacell", use_one_core)
     started = threading.Barrier(workers)
     wait([pool.submit(started.wait) for _ in range(workers)])
-    # The setting is each thread's own, but threads made later take over the last one made.
+    # The setting is per thread, but new threads inherit the latest one.
     torch.set_num_threads(threads)
     return pool
 
@@ -106,7 +103,7 @@ Gradients = Sequence[Tensor | None]
 def gradients_of(
     made: Sequence[Tensor], inputs: Sequence[Tensor], gradients: Gradients
 ) -> list[Tensor | None]:
-    """Return the gradients of `inputs` from those of what was `made` of them; None if unused."""
+    """Return the gradients of `inputs` from those of the results `made`; None if unused."""
     ends = [
         (x, g.to(x.dtype))
         for x, g in zip(made, gradients, strict=True)
@@ -122,14 +119,13 @@ def gradients_of(
 
 @dataclass(frozen=True)
 class Pieces:
-    """How rows go through a row-wise function."""
+    """How rows are passed to a row-wise function."""
 
-    at_a_time: int | None  # rows that go through it together; None is all, and keeps the graph
+    at_a_time: int | None  # rows per call; None is all, and keeps the graph
     workers: int = 1
 
     def of(self, n: int) -> list[slice]:
-        """Return equal slices of n rows, as many for each worker; an empty one of no rows."""
-        # Equal, so that none is too short to be worth a call.
+        """Return slices of n rows of equal length, the same number for each worker, at least 1."""
         count = -(-n // self.at_a_time) if self.at_a_time else 1
         count = -(-count // self.workers) * self.workers
         step = max(1, -(-n // max(count, 1)))
@@ -144,12 +140,12 @@ def row_wise(
     pieces: Pieces,
     gradients: Callable[..., Gradients] | None = None,
 ) -> Any:
-    """Return ``function(*inputs, rows)``, a tensor or several with a row per input row.
+    """Return ``function(*inputs, rows)``, one or several tensors with a row per input row.
 
-    A few rows at a time, everything between the inputs and the result stays in cache; the backward
-    computes it again, which takes as much time as reading it back from memory. For a function with
-    one result, ``gradients(*inputs, rows, by)`` may replace automatic differentiation: from the
-    gradient of the result it finds those of the inputs and the parameters.
+    With a few rows at a time, all intermediate results stay in cache; the backward recomputes them,
+    which takes no longer than reading them from memory. For a function with one result,
+    ``gradients(*inputs, rows, by)`` may replace automatic differentiation: it returns the gradients
+    of the inputs and the parameters from that of the result.
     """
     if pieces.at_a_time is None:
         return function(*inputs, rows)
@@ -181,13 +177,13 @@ def in_graphs(
 ) -> list[tuple[Tensor, ...]]:
     """Return ``run(i, given[i])`` for each item i, in threads, forward and backward.
 
-    Items may be given the same tensors. Each has a graph of its own; those of the first `kept`
-    items are kept for the backward, all where it is not given, and the others are made again.
+    Items may share tensors. Each has a separate graph; those of the first `kept` items (by default
+    all) are kept for the backward, and the others are recomputed.
     """
     once = {id(x): x for item in given for x in item}
     place = {key: j for j, key in enumerate(once)}
     device = given[0][0].device.type
-    # Not cached: casts made here without a gradient must not be found by those that need one.
+    # Casts made here without a gradient must not be reused where a gradient is needed.
     on = torch.is_autocast_enabled(device)
     dtype = torch.get_autocast_dtype(device)
     autocast = partial(torch.autocast, device, dtype, enabled=on, cache_enabled=False)
@@ -202,7 +198,7 @@ def in_graphs(
 @dataclass(frozen=True, eq=False)
 class _Job:
     run: Callable[[int, Sequence[Tensor]], tuple[Tensor, ...]]
-    places: Sequence[Sequence[int]]  # which tensors each item is given
+    places: Sequence[Sequence[int]]  # the indices of each item's tensors
     n_given: int
     workers: int
     kept: int
@@ -254,7 +250,7 @@ class _InGraphs(torch.autograd.Function):
                     own = [leaves[j] for j in job.places[i]]
                     found = job.gradients(i, own, gradient[0])
             else:
-                # Used up, so that memory goes down from here on; a second backward makes it again.
+                # Popped to free memory; a second backward recomputes it.
                 made = ctx.kept.pop(i, None) or job.make(i, leaves, graph=True)
                 found = gradients_of(made, [inputs[j] for j in wanted], gradient)
             _add(sums[worker], zip(wanted, found, strict=True))
@@ -270,5 +266,5 @@ class _InGraphs(torch.autograd.Function):
 def _add(totals: dict[int, Tensor], gradients: Iterable[tuple[int, Tensor | None]]) -> None:
     for j, gradient in gradients:
         if gradient is not None:
-            # Not in place: autograd may hand the same memory to several inputs.
+            # Not in place, because autograd may return the same memory for several inputs.
             totals[j] = totals[j] + gradient if j in totals else gradient

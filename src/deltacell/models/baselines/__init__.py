@@ -1,4 +1,4 @@
-"""What a model must beat to be worth its cost; all are fitted, called and saved in the same way."""
+"""The baselines that a model must beat; all have the same interface."""
 
 from __future__ import annotations
 

@@ -30,13 +30,13 @@ class GlobalMean(FittedPredictor):
 class Additive(FittedPredictor):
     r"""Ridge regression on gene indicators, :math:`\hat y(S) = c + \sum_{g \in S} a_g`.
 
-    The effect of a gene seen in ``penalty`` genotypes is about halved; an unseen one adds nothing.
+    The effect of a gene seen in ``penalty`` genotypes is about halved; unseen genes add nothing.
     """
 
     penalty: float = 3.0
 
     def _fit(self, data: FitData) -> State:
-        return ridge(data.training, len(data.order), self.penalty).state()
+        return vars(ridge(data.training, len(data.order), self.penalty))
 
     def _parts(self, cell: Cell, sets: GeneSets) -> Parts:
         return Parts(GeneEffects.from_state(self._learned).score(sets))
@@ -44,11 +44,10 @@ class Additive(FittedPredictor):
 
 @dataclass(eq=False)
 class QueryPairMean(FittedPredictor):
-    """The mean of the training scores of a genotype's gene pairs, shrunk to that of `Additive`.
+    """The mean training score of the genotypes that contain a pair of a genotype's genes.
 
-    ``(k y_0 + sum of the scores) / (k + their number)`` over the training genotypes that contain a
-    pair of its genes, with k the ``shrinkage``. Genotypes carry no roles; in a trigenic screen
-    nearly all of them are those of the query pair.
+    It is shrunk to the score y_0 of `Additive`: ``(k y_0 + sum of the n scores) / (k + n)`` with k
+    the ``shrinkage``. In a trigenic screen nearly all of these pairs are query pairs.
     """
 
     shrinkage: float = 3.0
@@ -61,7 +60,7 @@ class QueryPairMean(FittedPredictor):
         targets = np.repeat(training.targets, np.diff(pairs.offsets))
         seen, at = np.unique(pairs.first * n + pairs.second, return_inverse=True)
         return {
-            **prior.state(),
+            **vars(prior),
             "pairs": seen,
             "weight": np.bincount(at, minlength=len(seen)).astype(np.float64),
             "sum": np.bincount(at, targets, minlength=len(seen)),
@@ -79,22 +78,19 @@ class QueryPairMean(FittedPredictor):
 
 @dataclass(frozen=True, eq=False)
 class GeneEffects:
-    r"""What each gene adds to a score, :math:`\hat y(S) = c + \sum_{g \in S} a_g`."""
+    r"""The parameters of :math:`\hat y(S) = c + \sum_{g \in S} a_g`."""
 
     intercept: float
-    effect: Doubles  # 0 for a gene that was never seen, [genes]
+    effect: Doubles  # 0 for unseen genes, [genes]
     seen: Bools  # which genes were in a genotype, [genes]
 
     @property
     def known(self) -> Doubles:
-        """The effects, NaN for a gene that was never seen."""
+        """The effects, NaN for unseen genes."""
         return np.where(self.seen, self.effect, np.nan)
 
     def score(self, sets: GeneSets) -> Doubles:
         return self.intercept + sets.total(self.effect[sets.genes])
-
-    def state(self) -> State:
-        return dict(vars(self))
 
     @classmethod
     def from_state(cls, state: State) -> GeneEffects:
@@ -102,7 +98,7 @@ class GeneEffects:
 
 
 def ridge(part: Part, n_genes: int, penalty: float) -> GeneEffects:
-    r"""Return the effects a and the intercept c of least penalised squares.
+    r"""Return the effects a and the intercept c that minimise the penalised squared error.
 
     .. math:: \sum_b (y_b - c - \sum_{g \in S_b} a_g)^2 + \lambda \sum_g a_g^2.
 
@@ -110,8 +106,8 @@ def ridge(part: Part, n_genes: int, penalty: float) -> GeneEffects:
 
     .. math:: (X^T X - n \bar x \bar x^T + \lambda I) a = X^T (y - \bar y)
 
-    and :math:`c = \bar y - \bar x^T a`. Conjugate gradients, scaled by the diagonal, need one
-    sparse product with X and one with its transpose per iteration. Without genotypes all are 0.
+    and :math:`c = \bar y - \bar x^T a`. They are solved by conjugate gradients with a diagonal
+    preconditioner, without forming a dense matrix. Without genotypes the result is 0.
     """
     n, genes = len(part.sets), part.sets.genes
     if not n:
@@ -132,7 +128,7 @@ def ridge(part: Part, n_genes: int, penalty: float) -> GeneEffects:
         normal, wanted, rtol=1e-12, maxiter=10 * n_genes + 100, M=scaled
     )
     if failed:
-        what = f"the additive effects do not converge with a penalty of {penalty}; set a larger one"
+        what = f"ridge regression does not converge with penalty={penalty}; set a larger one"
         raise InputError(what, code="no-convergence")
     return GeneEffects(mean_y - float(mean_x @ effect), effect, count > 0)
 
@@ -142,8 +138,8 @@ def cross_fitted_effects(
 ) -> Doubles:
     """Return the effect of each gene of each training set, learned from the other folds, [total].
 
-    An effect learned from the whole part would hold a share of the score that it helps to predict.
-    Repeats of a set share a fold. A gene that is in no other fold is NaN.
+    An effect learned from all sets would leak the score that it helps to predict. Repeats of a set
+    share a fold. The effect of a gene that is in no other fold is NaN.
     """
     keys = set_keys(part.sets.genes, part.sets.offsets, n_genes)
     distinct, number = np.unique(keys, return_inverse=True)

@@ -1,4 +1,4 @@
-"""What every fitted predictor does: check its input, learn, score genotypes, save and load."""
+"""The base class of fitted predictors: check the input, fit, score genotypes, save and load."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from deltacell.screen.genotypes import Genotypes
 from deltacell.words import Progress
 
 Values = Tensor | AnyArray | Sequence[float]
-State = dict[str, Any]  # tensors, numbers, text, and lists and dicts of them
+State = dict[str, Any]  # arrays, numbers, text, and lists and dicts of these
 Report = Callable[..., None]  # report(what, done, total, **validation_metrics)
 
 SETS_PER_BLOCK = 32_768  # scored at once
 
 
 class Zeros(NamedTuple):
-    """Sets that were tested and are not hits, drawn from all of them."""
+    """A random sample of the sets that were tested and are not hits."""
 
     training: Genotypes
     validation: Genotypes
-    each_training: float  # how many there are in the part for each one that was drawn
+    each_training: float  # how many such sets the part has for each one in the sample
     each_validation: float
 
 
@@ -64,7 +64,7 @@ class Part:
 
 
 class FitData(NamedTuple):
-    """What a predictor learns from, checked; genes are places in the order."""
+    """The checked input of a fit; genes are places in the order."""
 
     cell: Cell
     order: GeneOrder
@@ -79,21 +79,21 @@ class FittedPredictor(Recorded):
     """A predictor that learns in one call, without the training loop.
 
     After `fit` or `load_state_dict` it is called like a model, ``predictor(cell, genotypes)``, with
-    genotypes of any sizes. A prediction depends neither on the other genotypes of the batch, nor on
-    the order of the genes, nor on how the cell numbers them. A subclass defines `_fit`, which
-    returns what it learned (arrays, numbers, text; genes are places in the order) and is kept as
-    ``_learned``, and `_parts`, which scores one set or more; `_load` may prepare for that.
+    genotypes of any sizes. A prediction does not depend on the other genotypes of the batch, on the
+    order of the genes, or on how the cell numbers them. A subclass defines `_fit`, which returns
+    the learned state (kept as ``_learned``), `_parts`, which scores one or more sets, and
+    optionally `_load`, which prepares for that.
 
-    It may also have a method ``evidence(cell, genes) -> list[dict]``: the measured sets that a
-    score rests on, as rows with ``genes``, which gene is ``replaced`` ``by`` which, ``score``,
-    ``relation`` and ``weight``; genes are those of the cell. ``history`` has one row per validation
-    while it learned: ``step`` and ``validation_*`` metrics.
+    It may have a method ``evidence(cell, genes) -> list[dict]`` that returns the measured sets
+    behind a score, as rows with ``genes``, which gene is ``replaced`` ``by`` which, ``score``,
+    ``relation`` and ``weight``. ``history`` has one row per validation during the fit: ``step`` and
+    ``validation_*`` metrics.
     """
 
     history: list[dict[str, float]]
     _order: GeneOrder | None = None
     _learned: State
-    _is_warm = False  # whether what all calls share has been made
+    _is_warm = False  # whether a first call has filled the caches
 
     def _fit(self, data: FitData) -> State:
         raise NotImplementedError
@@ -115,7 +115,7 @@ class FittedPredictor(Recorded):
         seed: int = 0,
         progress: Progress | None = None,
     ) -> Self:
-        """Learn from the training part of a screen: genotypes and their scores, [batch] each."""
+        """Learn from the genotypes of the training part and their scores, [batch] each."""
         self._order, self.history = None, []
         order = GeneOrder(cell.genes)
         training, held_out = _part(cell, order, genotypes, targets), None
@@ -133,7 +133,7 @@ class FittedPredictor(Recorded):
         return self._use(cell, order, learned)
 
     def state_dict(self) -> State:
-        """Return all that was learned, to be saved; `load_state_dict` is its inverse."""
+        """Return the learned state, for `load_state_dict`."""
         state: State = tree_map(
             lambda x: torch.from_numpy(np.array(x)) if isinstance(x, np.ndarray) else x,
             {"genes": self._fitted_order().names, **self._learned},
@@ -141,7 +141,7 @@ class FittedPredictor(Recorded):
         return state
 
     def load_state_dict(self, cell: Cell, state: State) -> Self:
-        """Take over what a predictor with the same parameters learned, on a cell of these genes."""
+        """Load the state of a predictor with the same parameters, for a cell with its genes."""
         self._order, self.history = None, []
         learned = tree_map(lambda x: x.numpy().copy() if isinstance(x, Tensor) else x, dict(state))
         return self._use(cell, _checked_order(cell, learned.pop("genes")), learned)
@@ -152,7 +152,6 @@ class FittedPredictor(Recorded):
         return self
 
     def __call__(self, cell: Cell, genotypes: Genotypes) -> Prediction:
-        """Return the prediction for each genotype of the cell it was fitted on."""
         order, device = self._order_for(cell), genotypes.genes.device
         sets = order.sets(genotypes.check(cell.n_genes))
         if not len(sets):
@@ -160,7 +159,7 @@ class FittedPredictor(Recorded):
         # Sets that share their first gene share most of the work.
         rows = np.argsort(sets.genes[sets.offsets[:-1]], kind="stable")
         blocks = [rows[at : at + SETS_PER_BLOCK] for at in range(0, len(rows), SETS_PER_BLOCK)]
-        # The very first one alone, because it makes what all others share.
+        # The very first block is scored alone, because it fills caches that all others use.
         alone = 0 if self._is_warm else 1
         found = [self._parts(cell, sets.take(block)) for block in blocks[:alone]]
         self._is_warm, workers = True, workers_for(torch.device("cpu"), len(blocks) - alone)
@@ -188,9 +187,8 @@ class FittedPredictor(Recorded):
 
 
 def other_cell(what: str) -> InputError:
-    told = f"this cell is not the one it was fitted on: {what}"
-    fix = "Give the cell it was fitted on, or fit it again."
-    return InputError(told, code="other-cell", fix=fix)
+    fix = "Pass the cell it was fitted on, or fit it again."
+    return InputError(f"it was fitted on another cell: {what}", code="other-cell", fix=fix)
 
 
 def _checked_order(cell: Cell, fitted: Sequence[str]) -> GeneOrder:
@@ -204,12 +202,12 @@ def _checked_order(cell: Cell, fitted: Sequence[str]) -> GeneOrder:
 def _part(cell: Cell, order: GeneOrder, genotypes: Genotypes, targets: Values) -> Part:
     n, column = len(genotypes.check(cell.n_genes)), np.asarray(targets, dtype=np.float64)
     if not n:
-        raise InputError("there is no genotype to learn from", code="empty-part")
+        raise InputError("there are no genotypes to fit on", code="empty-part")
     if column.shape != (n,):
         raise InputError(f"targets of shape {column.shape}; expected ({n},)", code="wrong-shape")
     wrong = np.flatnonzero(~np.isfinite(column))
     if len(wrong):
-        what = f"{len(wrong)} of {n} targets are not finite, first that of genotype {wrong[0]}"
-        fix = "Leave out the genotypes without a score."
+        what = f"{len(wrong)} of {n} targets are not finite, the first at index {wrong[0]}"
+        fix = "Remove the genotypes without a score."
         raise InputError(what, code="not-finite", fix=fix)
     return Part(order.sets(genotypes), column)

@@ -1,4 +1,4 @@
-"""Gradient-boosted trees on what the relations and the features say of a genotype."""
+"""Gradient-boosted trees on the relations and features of the deleted genes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from deltacell.models.gene_vectors import chosen_features, feature_vectors, larg
 if TYPE_CHECKING:
     from lightgbm import Booster
 
-# Among one gene, or one pair, all aggregates agree; the mean of two is half their sum.
+# Aggregates over genes and over pairs, by largest set; fewer where some would be redundant.
 OVER: Mapping[int, tuple[Sequence[str], Sequence[str]]]
 OVER = {1: (("mean",), ()), 2: (("min", "max"), ("mean",))}
 _SETS_PER_BLOCK = 16_384
@@ -40,14 +40,13 @@ _NO_SINGULAR_VALUE = 1e-9
 class BoostedTrees(FittedPredictor):
     """Gradient-boosted regression trees (LightGBM) on columns that describe a set of genes.
 
-    The columns are those of `network_columns`, and the smallest, largest and mean of each gene
-    feature (a wide one is reduced by `feature_vectors`), of the inner product of two genes' values,
-    and of the additive effects. What is missing is NaN and never a zero: a feature that a gene does
-    not have, and the effect of a gene that was not in training.
+    The columns are `network_columns` and the minimum, maximum and mean of each gene feature (wide
+    ones are reduced by `feature_vectors`), of the inner product of two genes' values, and of the
+    additive effects. Missing features and the effects of unseen genes are NaN.
 
     The effects of the training genotypes are cross-fitted, so that no score leaks into its own
-    columns, and a share ``forget`` of them is hidden, so that training sees what a genotype with an
-    unseen gene looks like. docs/reference/config.md describes all parameters.
+    columns, and a share ``forget`` of them is hidden, so that training includes genotypes with
+    unseen genes. docs/reference/config.md describes all parameters.
     """
 
     rounds: int = 300
@@ -69,7 +68,7 @@ class BoostedTrees(FittedPredictor):
         data.report("columns", 0, self.rounds)
         relations = _relations(data.cell, data.order)
         state = {
-            **effects.state(),
+            **vars(effects),
             "largest": int(training.sets.sizes.max()),
             "relations": {one.name: one.n_entries for one in relations},
             "embeddings": [
@@ -78,10 +77,9 @@ class BoostedTrees(FittedPredictor):
             "gene_features": self._feature_tables(data.cell, data.order),
         }
         self._prepare(data.cell, data.order, state)
-        parameters = {"num_leaves": self.leaves, "learning_rate": self.learning_rate}
-        parameters["seed"] = data.seed
-        columns = self._columns(training.sets, of_gene)
-        state["trees"] = boosted(columns, training.targets, parameters, self.rounds, data.report)
+        columns, seed = self._columns(training.sets, of_gene), data.seed
+        options = {"num_leaves": self.leaves, "learning_rate": self.learning_rate, "seed": seed}
+        state["trees"] = boosted(columns, training.targets, options, self.rounds, data.report)
         return state
 
     def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
@@ -94,11 +92,10 @@ class BoostedTrees(FittedPredictor):
     def _prepare(self, cell: Cell, order: GeneOrder, state: State) -> None:
         self._over = OVER.get(state["largest"], (EVERY, EVERY))
         self._cell, self._relations = cell, _relations(cell, order)
-        # A decomposition may round differently elsewhere, and the trees were made for these.
+        # Not recomputed, because a decomposition may round differently on another machine.
         self._embeddings, self._tables = state["embeddings"], state["gene_features"]
 
     def _feature_tables(self, cell: Cell, order: GeneOrder) -> dict[str, Floats]:
-        """Return gene features by name, [genes, columns] each; NaN for a gene without values."""
         tables = {}
         for feature in sorted(chosen_features(cell, self.features), key=lambda f: f.name):
             values = feature.values
@@ -137,7 +134,7 @@ class BoostedTrees(FittedPredictor):
         if not same or not all(map(Relation.equals, relations, self._relations)):
             raise other_cell("it has other relations")
         for name, table in self._feature_tables(cell, order).items():
-            # A decomposition may round differently elsewhere.
+            # A decomposition may round differently on another machine.
             if not np.allclose(table, self._tables[name], rtol=1e-3, atol=1e-3, equal_nan=True):
                 raise other_cell(f"the feature '{name}' differs")
         self._cell = cell
@@ -159,9 +156,9 @@ def boosted(
 ) -> str:
     """Fit LightGBM trees on columns [rows, columns] and return them as text, see `booster`.
 
-    At most ``patience`` trees follow the best one by validation. What ``report`` raises stops it.
+    Training stops ``patience`` trees after the best one by validation, or if ``report`` raises.
     """
-    # Loading LightGBM takes a second that the other predictors need not wait for.
+    # Importing LightGBM takes a second, which only trees should cost.
     import lightgbm
 
     whole = {
@@ -185,8 +182,8 @@ def boosted(
         checks = [data.create_valid(*validation)]
         callbacks.append(lightgbm.early_stopping(patience, verbose=False))
     fitted = lightgbm.train(whole, data, rounds, valid_sets=checks, callbacks=callbacks)
+    # As text, because a loaded predictor should be the same to the last bit.
     text: str = fitted.model_to_string(num_iteration=fitted.best_iteration if checks else None)
-    # What predicts is what can be saved, so that a loaded predictor is the same to the last bit.
     return text
 
 
@@ -210,10 +207,10 @@ def network_columns(
 ) -> Floats:
     """Return columns that describe sets of genes by their positions in the relations.
 
-    The first is the size of the set. Of every gene there are, for each relation, its spectral
-    embedding and its degree; of every pair of genes the weight of the edge between them (0 without
-    one), the number of common neighbours, and the inner product of their spectral embeddings. Each
-    is aggregated over the genes, or the pairs, of the set; without a pair it is missing (NaN).
+    The first is the size of the set. For each relation, the spectral embedding and the degree are
+    aggregated over the genes of the set; the weight of the edge (0 without one), the number of
+    common neighbours and the inner product of the spectral embeddings are aggregated over its
+    pairs, and NaN without a pair.
     """
     blocks = []
     for start in range(0, len(sets), _SETS_PER_BLOCK):
@@ -242,7 +239,7 @@ def network_columns(
 def _edge_weight(relation: Relation, pairs: GenePairs) -> Floats:
     """Return the weight of the edge between two genes, 0 without one; the larger of two."""
     n = relation.n_genes
-    # Rows ascend and so do the sources within a row, so the keys are sorted.
+    # The keys ascend, because the rows and the sources within each row do.
     keys = np.repeat(np.arange(n, dtype=np.int64), relation.in_degree) * n + relation.indices
     weight = np.full(len(pairs.first), np.nan, dtype=np.float32)
     ways = ((pairs.first, pairs.second), (pairs.second, pairs.first))
@@ -270,10 +267,9 @@ def spectral_embedding(relation: Relation, dimensions: int, *, seed: int = 0) ->
     .. math:: (D_t + \bar d)^{-1/2} A (D_s + \bar d)^{-1/2} \approx U \Sigma V^T
 
     with D the degrees of targets and sources and :math:`\bar d` the mean degree, which keeps small
-    components from filling the leading vectors. A gene's vector is its row of
-    :math:`U \sqrt\Sigma`, and of a directed relation also of :math:`V \sqrt\Sigma`. Each column's
-    entry of largest size is positive; dimensions that a relation does not have, and genes without
-    an edge, are 0.
+    components from dominating the leading vectors. A gene's vector is its row of
+    :math:`U \sqrt\Sigma` and, for a directed relation, of :math:`V \sqrt\Sigma`. The entry of
+    largest magnitude of a column is positive; genes without an edge and missing dimensions are 0.
     """
     n, k = relation.n_genes, dimensions
     embedding = np.zeros((n, (2 if relation.directed else 1) * k), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Genotypes as plain arrays, in an order that no numbering of the genes can change."""
+"""Genotypes as arrays, in an order that does not depend on how a cell numbers its genes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from deltacell.arrays import AnyArray, Bools, Ints, offsets_of, ragged_positions
 from deltacell.cell import Genes
 from deltacell.screen.genotypes import Genotypes
 
-EVERY: Sequence[str] = ("min", "max", "mean")  # of the genes, or the pairs, of a set
+EVERY: Sequence[str] = ("min", "max", "mean")
 
 
 class GeneOrder:
-    """The genes of a cell in order of their systematic names.
+    """The genes of a cell in the order of their systematic names.
 
-    A fitted predictor numbers genes by their place in it, so that a renumbering of the cell changes
-    nothing, not even the rounding.
+    Fitted predictors number genes by their place in it, so that renumbering the genes of a cell
+    changes nothing, not even the rounding.
     """
 
     def __init__(self, genes: Genes) -> None:
@@ -70,7 +70,7 @@ class GeneSets:
         return GeneSets(self.genes[at], offsets_of(sizes))
 
     def total(self, values: AnyArray) -> AnyArray:
-        """Return the sum of values over the genes of each set; each set has a gene."""
+        """Return the sum of values over the genes of each set, none of which may be empty."""
         total: AnyArray = np.add.reduceat(values, self.offsets[:-1])
         return total
 
@@ -84,7 +84,7 @@ class GeneSets:
 
 
 def look_up(keys: AnyArray, wanted: AnyArray) -> tuple[Ints, Bools]:
-    """Return where each wanted key is among ascending keys, and whether it is there."""
+    """Return the position of each wanted key in ascending keys, and whether it is present."""
     at = np.searchsorted(keys, wanted)
     found = at < len(keys)
     found[found] = keys[at[found]] == wanted[found]
@@ -96,8 +96,7 @@ def aggregated(
 ) -> AnyArray:
     """Return aggregates of rows ``offsets[b] : offsets[b + 1]``, [pieces, columns * aggregates].
 
-    Each is "min", "max" or "mean". A piece without rows gives NaN, and so does one with a NaN
-    unless missing values are skipped.
+    They are NaN for a piece without rows and, unless missing values are skipped, for one with NaN.
     """
     sizes = np.diff(offsets)
     filled = sizes > 0
@@ -106,7 +105,7 @@ def aggregated(
         return np.repeat(values, len(how), axis=1)
 
     def reduced(function: np.ufunc, what: AnyArray) -> AnyArray:
-        # Row by row, so that no sum depends on the sizes of other pieces.
+        # Row by row, so that the rounding of a sum does not depend on other pieces.
         whole = what[first]
         for i in range(1, of_size.max(initial=0)):
             longer = slice(None) if of_size.min() > i else of_size > i

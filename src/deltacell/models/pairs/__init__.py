@@ -1,4 +1,4 @@
-"""Messages between pairs: the screen as a relation, and the predictors that read it."""
+"""Messages between pairs: the screen as a relation, and the predictors that use it."""
 
 from deltacell.models.baselines.baseline import Zeros
 from deltacell.models.pairs.columns import Known, PairColumns, training_columns

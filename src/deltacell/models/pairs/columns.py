@@ -1,4 +1,4 @@
-"""All that is known of a gene set as columns of numbers: votes, effects, features, networks."""
+"""Gene sets as columns of numbers: votes, effects, features and networks."""
 
 from __future__ import annotations
 
@@ -29,34 +29,31 @@ from deltacell.models.pairs.messages import (
     set_votes,
 )
 
-# How many factors of the measured pairs each low-rank column has; those averaged over neighbours.
-_RANKS, _RANK_AROUND = (8, 24, 48), 24
-# Leading components of a profile, and of a gene's place in the networks, that become columns.
-_COMPONENTS = 16
-# What a vote is shrunk toward 0 by, in units of neighbours that voted.
-_FEW_VOTERS, _FEW_BOTH = 0.1, 0.02
+_RANKS, _RANK_AROUND = (8, 24, 48), 24  # of the low-rank columns, and of those over neighbours
+_COMPONENTS = 16  # of a profile, and of a gene's place in the networks, that become columns
+_FEW_VOTERS, _FEW_BOTH = 0.1, 0.02  # added to the number of voters, to shrink votes toward 0
 
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What some measured sets say of the genes: effects, counts, and factors of their pairs."""
+    """Statistics of the genes from measured sets: effects, counts, and factors of their pairs."""
 
     effects: GeneEffects  # the additive model
-    count: Doubles  # in how many sets each gene was measured, [genes]
-    negative: Doubles  # the share of them with a negative score, NaN if there is none, [genes]
+    count: Doubles  # the number of measured sets of each gene, [genes]
+    negative: Doubles  # the share of these with a negative score, NaN if there is none, [genes]
     factors: Doubles  # leading eigenvectors of the residuals of the measured pairs, [genes, k]
     values: Doubles  # their eigenvalues, [k]
-    residuals: Measured  # what the additive model leaves of each score
+    residuals: Measured  # the scores minus those of the additive model
 
     @classmethod
     def of(cls, part: Part, n_genes: int, penalty: float, *, share: float = 1.0) -> Known:
-        """Return what a part says; counts are divided by its share, to be alike for all folds."""
+        """Compute the statistics; counts are divided by the share of all sets in this part."""
         effects = ridge(part, n_genes, penalty)
         genes = part.sets.genes
         count = np.bincount(genes, minlength=n_genes)
         below = np.bincount(genes, (part.targets < 0)[part.sets.owner], minlength=n_genes)
         negative = np.divide(below, count, out=np.full(n_genes, np.nan), where=count > 0)
-        residuals = residuals_of(part, effects, n_genes)
+        residuals = Measured.of(Part(part.sets, part.targets - effects.score(part.sets)), n_genes)
         return cls(effects, count / share, negative, *_factors(residuals), residuals)
 
     @cached_property
@@ -64,12 +61,7 @@ class Known:
         return alike(self.residuals.pairs)
 
 
-def residuals_of(part: Part, effects: GeneEffects, n_genes: int) -> Measured:
-    return Measured.of(Part(part.sets, part.targets - effects.score(part.sets)), n_genes)
-
-
 def _factors(measured: Measured) -> tuple[Doubles, Doubles]:
-    """Return the leading eigenvectors of the measured pairs by the size of their eigenvalues."""
     n, k = measured.n_genes, max(_RANKS)
     matrix = measured.pairs.astype(np.float64)
     if not matrix.nnz:
@@ -84,7 +76,7 @@ def _factors(measured: Measured) -> tuple[Doubles, Doubles]:
 
 
 class Votes(NamedTuple):
-    """The votes on some sets, as sums of scores and of weights."""
+    """The votes on some sets, as sums."""
 
     pairs: Floats  # `pair_votes` for the pairs within the sets
     larger: Floats | None  # `set_votes` for the sets; None if the columns are for pairs
@@ -98,10 +90,10 @@ class Votes(NamedTuple):
 
 
 class PairColumns:
-    """The columns of gene sets of a cell; what was measured is given with each call.
+    """The columns of gene sets of a cell; each call takes the measured sets.
 
-    For sets of at most two genes, one number per column says it all; for larger sets each column of
-    a pair is taken as the smallest, largest and mean over the pairs of the set.
+    For sets of three or more genes, each column of pairs becomes its minimum, maximum and mean over
+    the pairs of the set.
     """
 
     def __init__(
@@ -119,16 +111,16 @@ class PairColumns:
         places = [self.neighbours.places(_COMPONENTS)] if self.neighbours.names else []
         reduced = [feature_vectors(f, _COMPONENTS)[order.gene] for f in wide]
         self.components: Floats = np.concatenate([none, *reduced, *places], axis=1)
-        # In double precision, so that no column depends on how a product is cut into blocks.
+        # In double precision, so that columns do not depend on how products are cut into blocks.
         self.profiles = [profiles(f.values[order.gene]).astype(np.float64) for f in wide]
         self._linked = [(weight > 0).astype(np.float32) for weight in self.neighbours.weights]
 
     def __call__(
         self, known: Known, sets: GeneSets, votes: Votes, fixed: Floats | None = None
     ) -> Floats:
-        """Return the columns of sets of one gene or more, [sets, columns].
+        """Return the columns of sets, [sets, columns].
 
-        The first is the score of the additive model and the third the number of unseen genes.
+        The first is the score of the additive model, and the third is the number of unseen genes.
         """
         pairs, effects = sets.pairs(), known.effects
         means = [mean[:, :1] for mean in self._means_around(known)]
@@ -153,12 +145,12 @@ class PairColumns:
         return np.concatenate(own, axis=1, dtype=np.float32)
 
     def votes(self, measured: Measured, sets: GeneSets, rows: Bools | None = None) -> Votes:
-        """Return the votes on sets of one gene or more; ``rows`` as in `pair_votes`."""
+        """Return the votes on sets; for ``rows`` see `pair_votes`."""
         larger = set_votes(measured, self.neighbours, sets) if self.largest > 2 else None
         return Votes(pair_votes(measured, self.neighbours, sets.pairs(), rows), larger)
 
     def fixed(self, sets: GeneSets) -> Floats:
-        """Return the columns that do not depend on what was measured, [sets, columns]."""
+        """Return the columns that do not depend on the measured sets, [sets, columns]."""
         pairs = sets.pairs()
         degrees = [np.diff(weight.indptr) for weight in self.neighbours.weights]
         genes = np.column_stack([self.narrow.astype(np.float64), *degrees])
@@ -171,7 +163,7 @@ class PairColumns:
 
     def _means_around(self, known: Known) -> list[Doubles]:
         """Return the mean effect and factors of each gene's measured neighbours, by relation."""
-        # Once for all blocks of sets that are asked with the same knowledge.
+        # Cached, because all blocks of sets are scored with the same statistics.
         if self._around is None or self._around[0] is not known:
             values = np.column_stack([known.effects.effect, known.factors[:, :_RANK_AROUND]])
             seen = known.effects.seen.astype(np.float64)
@@ -183,7 +175,7 @@ class PairColumns:
         return self._around[1]
 
     def _low_rank_around(self, known: Known, pairs: GenePairs) -> Floats:
-        """Return the low-rank part with neighbours in place of one gene, and of both."""
+        """Return the low-rank score with one gene, and with both, replaced by their neighbours."""
         here_too, values = known.factors[:, :_RANK_AROUND], known.values[:_RANK_AROUND]
         columns = np.zeros((len(pairs.first), 2 * len(self.neighbours.names)), dtype=np.float32)
         around = [mean[:, 1:] for mean in self._means_around(known)]
@@ -193,7 +185,7 @@ class PairColumns:
             for i, mean in enumerate(around):
                 other = mean[genes] * values
                 one = other @ here_too.T + own @ mean.T
-                # What is 0 is 0 to the last bit, however the product is cut into blocks.
+                # Rounded, so that zeros are exact however the product is cut into blocks.
                 columns[at, 2 * i] = one[here, second].round(9)
                 columns[at, 2 * i + 1] = (other @ mean.T)[here, second].round(9)
         return columns
@@ -216,7 +208,7 @@ class PairColumns:
 
 
 def _vote_columns(votes: Floats) -> Floats:
-    """Return seven columns per relation, [pairs, relations * 7], the same for (b, a)."""
+    """Return seven columns per relation, [pairs, relations * 7], symmetric in the two genes."""
     first, first_n, second, second_n, both, both_n = np.moveaxis(votes, 2, 0)
     one, other = first / (first_n + _FEW_VOTERS), second / (second_n + _FEW_VOTERS)
     columns = [
@@ -234,10 +226,10 @@ def _vote_columns(votes: Floats) -> Floats:
 def _residual_votes(
     votes: Floats, pairs: GenePairs, effects: GeneEffects, around: Doubles
 ) -> Floats:
-    """Return the votes less what the additive model expects of the voters.
+    """Return the votes minus the expectation of the additive model.
 
-    Of a neighbour a' of a it expects the mean effect of all neighbours of a, so that what was
-    measured can stay as it is when the additive model changes with the fold.
+    The effect of each neighbour of a gene is taken as the mean over all its neighbours, so that the
+    sums of scores can be reused when the additive model changes with the fold.
     """
     residual = votes.copy()
     at = (pairs.first, pairs.second)
@@ -252,7 +244,7 @@ def _residual_votes(
 def _set_vote_columns(
     votes: Floats, sets: GeneSets, effects: GeneEffects, around: Doubles
 ) -> Floats:
-    """Return the vote on each larger set and its voters, [sets, relations * 2]."""
+    """Return the vote on each larger set and the number of voters, [sets, relations * 2]."""
     rest = effects.score(sets)[sets.owner] - effects.effect[sets.genes]
     expected = rest[:, None] + around[sets.genes]
     scores, voters = sets.total(votes[..., 0] - votes[..., 1] * expected), sets.total(votes[..., 1])
@@ -261,7 +253,7 @@ def _set_vote_columns(
 
 
 def _votes_of_alike(known: Known, pairs: GenePairs) -> Floats:
-    """Return the votes of genes that interact alike; those on an unseen gene are 0."""
+    """Return the votes of genes with similar interactions, 0 for pairs with an unseen gene."""
     votes = np.zeros((len(pairs.first), 1, len(SUMS)), dtype=np.float32)
     seen = np.flatnonzero(known.effects.seen[pairs.first] & known.effects.seen[pairs.second])
     if len(seen):
@@ -281,12 +273,12 @@ def training_columns(
     rounds: int,
     seed: int,
 ) -> tuple[Floats, Ints]:
-    """Return columns to learn from, as they will be in a prediction, and the set of each row.
+    """Return columns to learn from, distributed as in prediction, and the set of each row.
 
-    Every set has one row with all of its genes measured: effects, counts and factors come from the
-    folds of sets that it is not in. And it has ``rounds`` rows with some of its genes unseen: genes
-    are drawn into folds, and a set sees only what was measured without any gene of a fold. Other
-    sets, which were tested and had no score, are sets ``len(part.sets)`` and on.
+    Every set has one row in which all its genes are measured: effects, counts and factors come from
+    the other folds of sets. In ``rounds`` more rows some of its genes are unseen: genes are drawn
+    into folds, and only sets without any gene of one fold count as measured. The other sets, which
+    were tested but have no score, are numbered from ``len(part.sets)``.
     """
     n, n_part, sets = columns.n_genes, len(part.sets), part.sets
     if others is not None:
@@ -319,15 +311,15 @@ def training_columns(
 
 
 def set_folds(sets: GeneSets, n_genes: int, folds: int, seed: int) -> Ints:
-    """Return the fold of each set, by its genes alone, so that equal sets share one."""
+    """Return the fold of each set, which depends only on its genes."""
     return (hashed_sets(sets, n_genes, (seed, 0)) % np.uint64(folds)).astype(np.int64)
 
 
 def hashed_sets(sets: GeneSets, n_genes: int, seed: tuple[int, ...]) -> npt.NDArray[np.uint64]:
-    """Return 64 random bits per set, by its genes alone."""
+    """Return 64 random bits per set, which depend only on its genes."""
     code = np.random.default_rng(seed).integers(2**64, size=n_genes, dtype=np.uint64)
     mixed: npt.NDArray[np.uint64] = sets.total(code[sets.genes])
-    # The steps of SplitMix64 mix the bits of the sum.
+    # Mix the bits of the sum as in SplitMix64.
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     return mixed ^ (mixed >> np.uint64(31))

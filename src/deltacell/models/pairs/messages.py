@@ -1,4 +1,4 @@
-"""Votes: which genes are alike, and what the measured sets next to a set say of it."""
+"""Votes: similar genes, and the scores of the measured sets next to a set."""
 
 from __future__ import annotations
 
@@ -17,25 +17,21 @@ from deltacell.models.baselines.gene_sets import GeneOrder, GenePairs, GeneSets,
 from deltacell.models.gene_vectors import largest_signs, standardised
 from deltacell.screen.genotypes import set_keys
 
-PROFILE_WIDTH = 16  # columns from which on a feature is a profile by which genes can be compared
-
-# Neighbours that a similarity gives each gene, and those among genes that interact alike.
-_NEAREST, _NEAREST_ALIKE = 30, 100
-_GENES_COMPARED = 1024
-
+PROFILE_WIDTH = 16  # the least number of columns of a feature that serves to compare genes
 SUMS = ("first", "first voters", "second", "second voters", "both", "both voters")
-"""What `pair_votes` returns for each relation."""
 
+_NEAREST, _NEAREST_ALIKE = 30, 100  # neighbours per gene by features, and by interactions
+_GENES_COMPARED = 1024
 _GENES_PER_BLOCK = 256
 _ROWS_PER_BLOCK = 4_096
 
 
 class Neighbours(NamedTuple):
-    """Symmetric weights between genes, one matrix per relation, all with an empty diagonal.
+    """Symmetric weights between genes, one matrix per relation, with an empty diagonal.
 
     Besides the relations of the cell there is one for each profile (a wide feature), which links
-    the genes whose profiles correlate most, and one for the networks together, which links the
-    genes whose rows over all networks are most alike. Their order in the cell does not matter.
+    the genes with the most similar profiles, and one for all networks together, which links the
+    genes with the most similar rows. Their order in the cell does not matter.
     """
 
     names: tuple[str, ...]
@@ -44,7 +40,6 @@ class Neighbours(NamedTuple):
 
     @classmethod
     def of(cls, cell: Cell, order: GeneOrder, features: Sequence[str] | None = None) -> Neighbours:
-        """Return the neighbours of a cell's genes; features are by default all of the cell's."""
         weights, n = {}, len(order)
         for name in sorted(cell.relations):
             one = cell.relations[name].take(order.gene)
@@ -62,11 +57,8 @@ class Neighbours(NamedTuple):
             tuple(weights), tuple(weights.values()), tuple(map(_normalised, weights.values()))
         )
 
-    def joined(self, other: Neighbours) -> Neighbours:
-        return Neighbours(*(mine + others for mine, others in zip(self, other, strict=True)))
-
     def places(self, k: int) -> Floats:
-        """Return the scaled leading left singular vectors of the matrices together, [genes, k]."""
+        """Return the scaled leading left singular vectors of all matrices together, [genes, k]."""
         n = int(self.weights[0].shape[0])
         found = np.zeros((n, k), dtype=np.float32)
         if n > 1:
@@ -79,14 +71,14 @@ class Neighbours(NamedTuple):
 
 
 def alike(scores: sp.csr_array) -> Neighbours:
-    """Return the genes with similar rows of scores; the weight is the square of their cosine."""
+    """Return the genes with similar rows of scores; the weight is the squared cosine."""
     weights = _nearest(_unit_rows(scores.astype(np.float64)), _NEAREST_ALIKE)
     weights.data **= 2
     return Neighbours(("similar interactions",), (weights,), (_normalised(weights),))
 
 
 def profiles(values: Floats) -> Floats:
-    """Return standardised profiles as rows of mean 0 and length 1; 0 for a gene without one."""
+    """Return standardised profiles as rows of mean 0 and length 1, 0 for a gene without one."""
     absent = np.isnan(values)
     scaled = standardised(values.astype(np.float64), absent)
     scaled -= np.where(absent.all(axis=1), 0, scaled.mean(axis=1))[:, None]
@@ -96,7 +88,7 @@ def profiles(values: Floats) -> Floats:
 
 
 def _symmetric(matrix: sp.csr_array) -> sp.csr_array:
-    """Return the larger one of both directions, where it is positive, without the diagonal."""
+    """Return the larger weight of both directions, if positive, without the diagonal."""
     entries = matrix.maximum(matrix.T).tocoo()
     kept = (entries.row != entries.col) & (entries.data > 0)
     data = entries.data[kept].astype(np.float32)
@@ -119,10 +111,10 @@ def _unit_rows(rows: sp.csr_array) -> sp.csr_array:
 
 
 def _nearest(rows: sp.csr_array | Floats, k: int = _NEAREST) -> sp.csr_array:
-    """Return the cosine to the k most similar genes, where it is positive."""
+    """Return the cosine to the k most similar genes, if positive."""
     n = rows.shape[0]
     k = min(k, n - 1)
-    # In double precision, so that the number of threads does not change what is rounded once.
+    # In double precision, so that the number of threads does not change the float32 result.
     rows = rows.astype(np.float64)
     columns, values = [], []
     for start in range(0, n, _GENES_COMPARED):
@@ -140,28 +132,25 @@ def _nearest(rows: sp.csr_array | Floats, k: int = _NEAREST) -> sp.csr_array:
 
 
 class LargerSets(NamedTuple):
-    """Measured sets of one size, by each gene and the rest of the set."""
+    """Measured sets of one size, as a matrix of each gene and the rest of its set."""
 
     rests: AnyArray  # the key of each rest, ascending, [rests]
     scores: sp.csr_array  # the score of a gene with a rest, [rests, genes]
-    tested: sp.csr_array  # 1 where that set was measured
+    tested: sp.csr_array  # 1 for measured sets
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """The measured sets as matrices: pairs as a relation between genes, larger sets by their rest.
-
-    Y is the score of each measured pair, and M is 1 where a pair was measured; both symmetric.
-    """
+    """The measured sets as matrices: pairs between genes, and larger sets, see `LargerSets`."""
 
     n_genes: int
-    pairs: sp.csr_array  # Y, [genes, genes]
-    tested: sp.csr_array  # M, [genes, genes]
-    larger: dict[int, LargerSets]  # the measured sets of three genes and more, by size
+    pairs: sp.csr_array  # Y, the score of each measured pair, symmetric, [genes, genes]
+    tested: sp.csr_array  # M, 1 for measured pairs, symmetric, [genes, genes]
+    larger: dict[int, LargerSets]  # the measured sets of three or more genes, by size
 
     @classmethod
     def of(cls, part: Part, n_genes: int) -> Measured:
-        """Return what was measured; repeats of a set are averaged, sets of one gene ignored."""
+        """Average the repeats of a set, and ignore sets of one gene."""
         sizes, larger = part.sets.sizes, {}
         for size in np.unique(sizes[sizes > 2]).tolist():
             some = part.take(np.flatnonzero(sizes == size))
@@ -179,7 +168,7 @@ class Measured:
 def _means(
     scores: Doubles, at: tuple[Ints, Ints], shape: tuple[int, int]
 ) -> tuple[sp.csr_array, sp.csr_array]:
-    """Return the mean score at each place of a matrix, and 1 where there is one."""
+    """Return the matrix of the mean score at each place, and that of ones."""
     count, total = (sp.csr_array((x, at), shape) for x in (np.ones_like(scores), scores))
     count.sum_duplicates()
     total.sum_duplicates()
@@ -191,7 +180,7 @@ def _means(
 
 
 def rest_keys(sets: GeneSets, n_genes: int) -> AnyArray:
-    """Return, for each gene of each set, the key of the set without it; all of one size."""
+    """Return, for each gene of each set, the key of the set without it; all sets have one size."""
     size = int(sets.sizes[0])
     matrix = sets.genes.reshape(-1, size)
     rests = np.stack([np.delete(matrix, i, axis=1) for i in range(size)], axis=1).ravel()
@@ -199,7 +188,7 @@ def rest_keys(sets: GeneSets, n_genes: int) -> AnyArray:
 
 
 def by_first_gene(pairs: GenePairs) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """Yield blocks of pairs by first gene: these genes, the pairs, and each pair's gene in them."""
+    """Yield blocks of pairs by first gene: the genes, the pairs, and the index of each's gene."""
     order = np.argsort(pairs.first, kind="stable")
     genes, starts = np.unique(pairs.first[order], return_index=True)
     ends = np.append(starts[1:], len(order))
@@ -222,8 +211,8 @@ def pair_votes(
     - ``both``: :math:`\sum A_{aa'} Y_{a'b'} A_{b'b}` over the neighbours a' of a except b and b' of
       b except a: the scores between the two neighbourhoods;
 
-    and for the voters of each the same with M. The score of the pair itself enters none of them,
-    not even by rounding. If every pair has one of the genes ``rows``, the work grows with these.
+    and the same with M for the voters of each. The score of the pair itself enters no vote, not
+    even by rounding. If every pair has one of the genes ``rows``, the work grows with these.
     """
     turned = np.zeros(len(pairs.first), dtype=bool)
     if rows is not None:
@@ -245,7 +234,7 @@ def pair_votes(
                 one = (rows_of @ scores).toarray()
                 votes[at, relation, what] = one[here, second]
                 votes[at, relation, 2 + what] = (scores[genes] @ matrix).toarray()[here, second]
-                # Only this diagonal contains the pair's own score.
+                # Only the diagonal contains the pair's own score.
                 one[np.arange(len(genes)), genes] = 0
                 two = (matrix @ np.ascontiguousarray(one.T))[second, here]
                 among = with_neighbours[relation][what]
@@ -256,7 +245,6 @@ def pair_votes(
 
 
 def _sums_without(matrix: sp.csr_array, row: Ints, without: Ints) -> Floats:
-    """Return the sums of some rows, each without one column."""
     sizes = np.diff(matrix.indptr)[row]
     at = ragged_positions(matrix.indptr[row].astype(np.int64), sizes.astype(np.int64))
     owner = np.repeat(np.arange(len(row)), sizes)
@@ -266,9 +254,9 @@ def _sums_without(matrix: sp.csr_array, row: Ints, without: Ints) -> Floats:
 
 
 def set_votes(measured: Measured, neighbours: Neighbours, sets: GeneSets) -> Floats:
-    """Return the votes on sets of three genes and more, by gene, [total, relations, 2].
+    """Return the votes on sets of three or more genes, by gene, [total, relations, 2].
 
-    They are sums of the scores with a neighbour in place of the gene, and of the voters' weights.
+    They are weighted sums of the scores with a neighbour in place of the gene, and of the weights.
     """
     votes = np.zeros((len(sets.genes), len(neighbours.names), 2), dtype=np.float32)
     for size, known in measured.larger.items():
@@ -289,10 +277,10 @@ def set_votes(measured: Measured, neighbours: Neighbours, sets: GeneSets) -> Flo
 
 
 class Voter(NamedTuple):
-    """One measured set next to another: what stands in for what, and what was measured."""
+    """A measured set that votes on another set."""
 
     genes: tuple[int, ...]  # the measured set
-    replaced: int  # the gene of the voted set that is not in it
+    replaced: int  # the gene of the other set that is not in it
     by: int  # the neighbour in its place
     relation: str
     weight: float
@@ -302,7 +290,7 @@ class Voter(NamedTuple):
 def voters(
     measured: Measured, neighbours: Neighbours, genes: tuple[int, ...], most: int = 20
 ) -> list[Voter]:
-    """Return the measured sets that vote on a set of genes, those with the largest weight first."""
+    """Return the measured sets that vote on a set of genes, by descending weight."""
     found: dict[tuple[int, ...], Voter] = {}
     for gene in genes:
         rest = tuple(sorted(set(genes) - {gene}))
@@ -319,7 +307,7 @@ def voters(
 
 
 def _scores_with(measured: Measured, rest: tuple[int, ...]) -> tuple[Ints, Floats]:
-    """Return the genes that were measured together with some others, and the scores."""
+    """Return the genes that were measured together with the rest of a set, and the scores."""
     rows = measured.pairs[list(rest[:1])]
     if len(rest) > 1:
         known = measured.larger.get(len(rest) + 1)

@@ -28,11 +28,11 @@ _PLACES = 32
 
 
 class PairCell(Recorded, nn.Module):
-    r"""Predict what the additive model leaves over, from measured sets next to a set.
+    r"""Predict the residual of the additive model from the measured sets next to a set.
 
-    A gene's vector comes from its features and its place in the networks, so that an unseen gene
-    has one too. Every gene a has up to K neighbours a', those most strongly linked over all
-    relations, with learned weights for each of H heads:
+    A gene's vector comes from its features and its place in the networks, so unseen genes have one
+    too. Every gene a has up to K neighbours a', those most strongly linked over all relations, with
+    learned weights for each of H heads:
 
     .. math:: w_h(a, a') = \exp(\theta_h \cdot A_{aa'} + q_h(x_a) \cdot k_h(x_{a'}))
 
@@ -42,9 +42,9 @@ class PairCell(Recorded, nn.Module):
     the measured sets with a' in place of a. A symmetric network reads the votes, the vectors and
     the relations of each pair, and the mean over pairs gives the score.
 
-    While training, the batch's own sets are left out of what was measured, residuals come from the
-    folds that a set is not in, and in half of the steps a share ``drop_genes`` of the genes is
-    treated as unseen. docs/reference/config.md describes all parameters.
+    In training, the sets of the batch do not count as measured, residuals come from the other folds
+    of sets, and in half of the steps a share ``drop_genes`` of the genes is treated as unseen.
+    docs/reference/config.md describes all parameters.
     """
 
     def __init__(
@@ -96,13 +96,13 @@ class PairCell(Recorded, nn.Module):
         self._sizes: tuple[int, ...] = ()
 
     def remember(self, cell: Cell, genotypes: Genotypes, targets: Tensor) -> None:
-        """Store what was measured: the training part, and its targets; required before a call."""
+        """Store the measured sets: the training part and its targets; required before a call."""
         order = GeneOrder(cell.genes)
         sets, y = order.sets(genotypes), targets.double().numpy()
         part = Part(sets, y)
         fold = set_folds(sets, self.n_genes, self.folds, 0)
         effect, intercept, count = [], [], []
-        # No set is in the last fold, so its model is that of all sets.
+        # The last fold is empty, so its model is fitted on all sets.
         for k in range(self.folds + 1):
             kept = part.take(np.flatnonzero(fold != k))
             fitted = ridge(kept, self.n_genes, self.penalty)
@@ -128,11 +128,10 @@ class PairCell(Recorded, nn.Module):
                 setattr(self, f"{name}{size}", _buffer(array))
 
     def forward(self, cell: Cell, genotypes: Genotypes) -> Prediction:
-        """Return the scores of genotypes of any sizes; the cell's genes are the model's."""
         check_cell(genes=(self.n_genes, cell.n_genes))
         if not hasattr(self, "effect"):
             fix = "Call remember(...) first."
-            raise InputError("this PairCell knows no measured sets", code="not-fitted", fix=fix)
+            raise InputError("this PairCell has no measured sets", code="not-fitted", fix=fix)
         sizes = genotypes.offsets.diff()
         score = self.effect.new_zeros(len(genotypes))
         # Which genes count as measured in this step.
@@ -155,10 +154,10 @@ class PairCell(Recorded, nn.Module):
             keys, _, folds = self._known(size)
             row, found = _look_up(keys, _keys(genes, self.n_genes))
             fold = torch.where(found, folds[row], fold)
-            # The batch's own sets do not vote in this step.
+            # The sets of the batch do not vote.
             own[size] = torch.zeros_like(keys, dtype=torch.bool)
             own[size][row[found]] = True
-        # Only the fixed inputs of a neighbour are used, so it need not be encoded for each fold.
+        # Keys use only the fixed inputs of neighbours, so they are the same for all folds.
         key = self.key(self.encoder(functional.pad(self.inputs, (0, 3))))
         context = _Context(fold, kept, own, key.view(-1, self.heads, 8))
         effect = self.effect[fold[:, None], genes] * kept[genes]
@@ -216,7 +215,7 @@ class PairCell(Recorded, nn.Module):
         sets = torch.stack(each, dim=3)
         one, other = (self._weights(pair[:, i], x, k, context) for i, x in ((0, a), (1, c)))
         weights = (one[:, :, None] + other[:, None, :]).flatten(1, 2)
-        # The genes of the pair themselves are not part of each other's neighbourhoods.
+        # The two genes are not part of each other's neighbourhoods.
         apart = (sets[..., 0] != pair[:, 1, None, None]) & (sets[..., 1] != pair[:, 0, None, None])
         return self._vote(sets.view(-1, 2), weights, context, 1, apart.flatten(1))
 
@@ -235,7 +234,7 @@ class PairCell(Recorded, nn.Module):
             return log_weights.new_zeros(b, 2 * self.heads)
         keys, scores, _ = self._known(size)
         row, found = _look_up(keys, _keys(ordered, self.n_genes))
-        # A set holds no gene twice, and a gene treated as unseen has no measured set.
+        # Sets with a repeated gene, or one that is treated as unseen, do not exist.
         found = found & (ordered.diff(dim=1) > 0).all(dim=1) & context.kept[ordered].all(dim=1)
         if size in context.own:
             found = found & ~context.own[size][row]
@@ -263,7 +262,7 @@ class PairCell(Recorded, nn.Module):
         weights = np.zeros((len(distinct), len(matrices)), dtype=np.float32)
         for i, (key, matrix) in enumerate(zip(keys, matrices, strict=True)):
             weights[np.searchsorted(distinct, key), i] = matrix.data
-        # A relation's weights count in units of their mean, so that none drowns the others.
+        # Weights are divided by the mean of their relation, so that none dominates.
         mean = weights.sum(axis=0) / np.maximum((weights > 0).sum(axis=0), 1)
         weights /= np.where(mean > 0, mean, 1)
         row, column, total = distinct // n, distinct % n, weights.sum(axis=1)
@@ -271,7 +270,7 @@ class PairCell(Recorded, nn.Module):
         rank = np.arange(len(best)) - np.searchsorted(row[best], row[best])
         near = (rank < nearest) & (total[best] > 0)
         chosen, rank = best[near], rank[near]
-        # A gene with fewer neighbours is its own, which is never a set and never votes.
+        # A gene with fewer neighbours is padded with itself, which never votes.
         candidates = np.repeat(np.arange(n)[:, None], nearest, axis=1)
         edges = np.zeros((n, nearest), dtype=np.int64)
         candidates[row[chosen], rank], edges[row[chosen], rank] = column[chosen], chosen
@@ -284,18 +283,17 @@ def _buffer(array: AnyArray) -> Tensor:
 
 
 class _Context(NamedTuple):
-    """What a step holds fixed."""
+    """The context of a step."""
 
     fold: Tensor  # the fold of each set
     kept: Tensor  # which genes count as measured
-    own: dict[int, Tensor]  # which measured sets are left out, by size
+    own: dict[int, Tensor]  # a mask of the measured sets of the batch itself, by size
     key: Tensor  # the key of each gene as a neighbour, [genes, heads, 8]
 
 
 def _gene_inputs(
     cell: Cell, order: GeneOrder, neighbours: Neighbours, features: Sequence[str] | None
 ) -> Floats:
-    """Return what is fixed of each gene, standardised: features, places and degrees, [genes, d]."""
     columns: list[AnyArray] = [np.ones((cell.n_genes, 1))]
     columns += [feature_vectors(one, _COMPONENTS) for one in chosen_features(cell, features)]
     if neighbours.names:
@@ -309,10 +307,9 @@ def _gene_inputs(
 
 
 def _keys(genes: Tensor, n_genes: int) -> Tensor:
-    """Return one number per set of ascending genes, [b, size]."""
     if n_genes ** genes.shape[1] >= 2**63:
-        said = f"PairCell cannot number sets of {genes.shape[1]} of {n_genes} genes"
-        raise InputError(said, code="genotype-too-large")
+        what = f"PairCell cannot handle sets of {genes.shape[1]} of {n_genes} genes"
+        raise InputError(what, code="genotype-too-large")
     key = genes[:, 0]
     for i in range(1, genes.shape[1]):
         key = key * n_genes + genes[:, i]
@@ -320,6 +317,6 @@ def _keys(genes: Tensor, n_genes: int) -> Tensor:
 
 
 def _look_up(keys: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Return where each wanted key is among ascending keys, and whether it is there."""
+    """Return the position of each wanted key in ascending keys, and whether it is present."""
     row = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
     return row, keys[row] == wanted

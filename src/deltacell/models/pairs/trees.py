@@ -1,4 +1,4 @@
-"""Boosted trees on the columns of gene sets, in two parts: how likely a hit is, and its score."""
+"""Boosted trees on the columns of gene sets, in two parts: the odds of a hit, and its score."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from deltacell.models.baselines.additive import GeneEffects
 from deltacell.models.baselines.baseline import FitData, FittedPredictor, Part, Parts, State
 from deltacell.models.baselines.boosted_trees import boosted, booster, predicted
 from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
-from deltacell.models.pairs.columns import Known, PairColumns, residuals_of, training_columns
-from deltacell.models.pairs.messages import Measured, voters
+from deltacell.models.pairs.columns import Known, PairColumns, training_columns
+from deltacell.models.pairs.messages import Measured, Neighbours, voters
 
 _OF_KNOWN = ("count", "negative", "factors", "values")
 
@@ -25,10 +25,10 @@ _OF_KNOWN = ("count", "negative", "factors", "values")
 class PairTrees(FittedPredictor):
     """Gradient-boosted trees (LightGBM) on pair messages, effects, features and networks.
 
-    The columns are those of `PairColumns`, see `training_columns`, and the trees learn what the
-    additive model leaves over: the score that a set has if it is a hit. With zeros, further trees
-    learn which sets are hits; their probabilities hold on the grid of tested sets, and the expected
-    score is the product of both parts. docs/reference/config.md describes all parameters.
+    The columns are those of `PairColumns`, see `training_columns`, and the trees predict the
+    residual of the additive model for hits. With zeros, further trees predict which sets are hits,
+    calibrated on the grid of tested sets, and the expected score is the product of both parts.
+    docs/reference/config.md describes all parameters.
     """
 
     rounds: int = 400
@@ -43,7 +43,7 @@ class PairTrees(FittedPredictor):
     gene_rounds: int = 1
     zeros: float = 1.0
     features: Sequence[str] | None = None
-    # The sets whose columns can be made, so that a fit need not prepare them a second time.
+    # The training sets of `_columns`, so that loading the state after a fit need not remake them.
     _prepared_for: Ints | None = field(default=None, init=False, repr=False)
 
     def _fit(self, data: FitData) -> State:
@@ -81,7 +81,7 @@ class PairTrees(FittedPredictor):
             "targets": training.targets,
             **{name: getattr(self._known, name) for name in _OF_KNOWN},
             "components": self._columns.components,
-            **self._known.effects.state(),
+            **vars(self._known.effects),
             "size": grown(of_hits, left, parameters, validation=checks),
             "hit": None,
             "shift": 0.0,
@@ -96,7 +96,7 @@ class PairTrees(FittedPredictor):
             checks = np.concatenate([held_out, none]), np.repeat([1.0, 0.0], counts)
         is_hit, binary = (row < n_hits).astype(np.float64), {**parameters, "objective": "binary"}
         state["hit"] = grown(table, is_hit, binary, validation=checks)
-        # The trees saw more hits than the grid has: a shift of the log odds corrects that.
+        # The training sets have more hits than the grid; shifting the log odds corrects this.
         state["shift"] = -float(np.log(zeros.each_training))
         if checks is not None:
             odds = predicted(booster(state["hit"]), checks[0], raw_score=True)
@@ -108,10 +108,11 @@ class PairTrees(FittedPredictor):
         if self._prepared_for is not state["sets"]:
             training = Part(GeneSets(state["sets"], state["offsets"]), state["targets"])
             self._prepare(cell, order, training)
-            # A decomposition may round differently elsewhere, and the trees were made for these.
+            # Not recomputed, because a decomposition may round differently on another machine.
             self._columns.components = state["components"]
             effects = GeneEffects.from_state(state)
-            residuals = residuals_of(training, effects, len(order))
+            left = training.targets - effects.score(training.sets)
+            residuals = Measured.of(Part(training.sets, left), len(order))
             numbers = {name: state[name] for name in _OF_KNOWN}
             self._known = Known(effects=effects, residuals=residuals, **numbers)
         self._size = booster(state["size"])
@@ -136,10 +137,11 @@ class PairTrees(FittedPredictor):
         return Parts(hit * size, hit, size)
 
     def evidence(self, cell: Cell, genotype: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the measured sets next to a set of two genes or more, largest weight first."""
+        """Return the measured sets next to a set of two or more genes, by descending weight."""
         order = self._order_for(cell)
         places = tuple(sorted(int(order.place[gene]) for gene in genotype))
-        neighbours = self._columns.neighbours.joined(self._known.alike)
+        both = zip(self._columns.neighbours, self._known.alike, strict=True)
+        neighbours = Neighbours(*(one + other for one, other in both))
         return [
             voter._asdict()
             | {"genes": order.gene[list(voter.genes)].tolist()}
@@ -151,7 +153,7 @@ class PairTrees(FittedPredictor):
 def _calibrated(
     odds: Doubles, label: Doubles, weight: Doubles, shift: float
 ) -> tuple[float, float]:
-    """Return the shift and slope of log odds that fit weighted labels best (Platt's scaling)."""
+    """Return the shift and slope of log odds that fit weighted labels best (Platt scaling)."""
     odds = odds + shift
     a, b = 1.0, 0.0
     for _ in range(50):
