@@ -39,7 +39,7 @@ def scores(cell, screen):
     def part(rows):
         return screen.genotypes.take(torch.from_numpy(rows.copy())), targets[rows]
 
-    def measured(name, split, cell=cell, **options):
+    def measured(name, split, **options):
         split = splits[split]
         fitted = baseline(name, **options).fit(
             cell, *part(split.train), validation=part(split.validation), seed=0
@@ -88,13 +88,11 @@ def test_screen_networks_and_the_closed_forms(cell, screen, scores):
 
 
 @pytest.mark.slow
-def test_boosted_trees(cell, scores):
-    """They beat the additive baseline, 0.226 and 0.173, and say something of two unseen genes."""
-    # Few rounds that learn faster, on the four largest networks, take a third of the time.
-    largest = sorted(cell.relations, key=lambda name: -cell.relations[name].n_edges)[:4]
-    few = {"cell": cell.with_relations(largest), "rounds": 50, "learning_rate": 0.2}
+def test_boosted_trees(scores):
+    # Few rounds that learn faster take less time, and have to be enough.
+    few = {"rounds": 50, "learning_rate": 0.2}
     pearson = scores("boosted_trees", "random", **few)[1]
-    assert pearson[0] > 0.25
+    assert pearson[0] > 0.27
     by_unseen = scores("boosted_trees", "gene", **few)[1]
-    assert by_unseen[1] > 0.185
+    assert by_unseen[1] > 0.2
     assert by_unseen[2] > 0.05
