@@ -12,12 +12,12 @@ from deltacell.cell import Genes
 from deltacell.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
-LONGEST = ("test_it_learns.py", "test_docs_run.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest, so that no worker is left alone with them at the end."""
-    items.sort(key=lambda item: item.path.name not in LONGEST)
+    """Begin with files that have slow tests, so that no worker is left alone with one at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="session")

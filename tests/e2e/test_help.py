@@ -68,7 +68,7 @@ for words in typed:
     with contextlib.suppress(SystemExit):
         main()
     print(";")
-print({"torch", "polars", "pyarrow", "hydra", "lightning", "matplotlib"} & sys.modules.keys())
+print({"torch", "polars", "pyarrow", "hydra", "lightning_fabric", "matplotlib"} & sys.modules.keys())
 """
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import lightning
+import lightning_fabric
 import pytest
 import torch
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -86,7 +86,7 @@ def test_threads_are_the_configs_or_the_environments(alone, environment, asked, 
     given: list[int] = []
     alone.setattr(torch, "set_num_threads", given.append)
     alone.setattr(processes, "cores", lambda: 6)
-    alone.setattr(lightning.Fabric, "launch", lambda self: None)
+    alone.setattr(lightning_fabric.Fabric, "launch", lambda self: None)
     make_fabric(Config(trainer=TrainerConfig(threads=asked, accelerator="cpu")))
     assert given == [expected]
 

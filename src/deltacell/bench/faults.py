@@ -88,7 +88,7 @@ def run(minutes: float = 1.0, seed: int = 0, only: str = "") -> dict[str, Any]:
     place = MEMORY if os.access(MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="deltacell-faults-", dir=place) as folder:
         artefacts = Path(folder, "artefacts")
-        importlib.import_module("lightning")  # slow to import, and needed by the first fork
+        importlib.import_module("lightning_fabric")  # slow to import, and needed by the first fork
         code, _, output = Fork(partial(write_artefacts, artefacts)).end()
         if code:
             raise DeltacellError(output[-2000:])

@@ -34,7 +34,7 @@ from deltacell.train.run_directory import MEANING, Checkpoints, RunDirectory, me
 from deltacell.train.task import Position, Prepared, Task, Validation, build_loss
 
 if TYPE_CHECKING:
-    import lightning
+    from lightning_fabric import Fabric
 
 MODE_STEPS = 50  # batches in a mode other than ``train``
 LOOK_EVERY = 256  # steps between checks of the losses on a device, each of which waits for it
@@ -52,7 +52,7 @@ class Loop:
 
     def __init__(
         self,
-        fabric: lightning.Fabric,
+        fabric: Fabric,
         config: Config,
         data: TrainingData,
         path: Path,
@@ -489,7 +489,7 @@ class Loggers:
         self.services: list[tuple[Callable[..., object], Callable[[], object]]] = []
         by_default = config.tensorboard is None and find_spec("tensorboard") is not None
         if config.tensorboard or by_default:
-            from lightning.fabric.loggers.tensorboard import TensorBoardLogger
+            from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
             board = TensorBoardLogger(run, TENSORBOARD, version="")
             self.services.append((board.log_metrics, partial(board.finalize, "success")))

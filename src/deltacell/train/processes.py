@@ -26,7 +26,7 @@ from deltacell.files import new_file
 from deltacell.train.config import Config, HeteroCellConfig, TrainerConfig
 
 if TYPE_CHECKING:
-    import lightning
+    from lightning_fabric import Fabric
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 PRECISIONS = {"32": "32-true", "64": "64-true", "bf16": "bf16-mixed"}
@@ -94,15 +94,14 @@ def set_threads(config: TrainerConfig) -> None:
     torch.set_num_threads(config.threads or by_user or max(1, cores() // config.devices))
 
 
-def make_fabric(config: Config) -> lightning.Fabric:
+def make_fabric(config: Config) -> Fabric:
     """Return a launched Fabric, which makes this process one rank."""
     # Only networks need Lightning, which is slow to import.
-    import lightning
-    from lightning.fabric.strategies.ddp import DDPStrategy
+    from lightning_fabric import Fabric
+    from lightning_fabric.strategies.ddp import DDPStrategy
 
     # Lightning logs a line for every process.
-    for part in ("fabric", "pytorch"):
-        logging.getLogger(f"lightning.{part}").setLevel(logging.WARNING)
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     trainer = config.trainer
     kind = accelerator_of(trainer)
     started = int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else config.ranks
@@ -119,7 +118,7 @@ def make_fabric(config: Config) -> lightning.Fabric:
         backend = "nccl" if kind == "cuda" else "gloo"
         options: Any = {"find_unused_parameters": unused, "process_group_backend": backend}
         strategy = DDPStrategy(timeout=PATIENCE, **options)
-    fabric = lightning.Fabric(
+    fabric = Fabric(
         accelerator=kind,
         devices=trainer.devices,
         num_nodes=trainer.nodes,

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 # The record of a run has the versions of these packages, on which results may depend.
 PACKAGES = (
-    *("deltacell", "torch", "lightning", "lightgbm"),
+    *("deltacell", "torch", "lightning-fabric", "lightgbm"),
     *("torch-geometric", "numpy", "polars", "pyarrow"),
 )
 
