@@ -74,12 +74,14 @@ PYTHON = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", PYTHON)
 def test_a_block_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "<docs>", "exec"), {"__name__": "__docs__"})
 
 
+@pytest.mark.slow
 def test_the_plain_loop_has_ten_lines_and_learns() -> None:
     (code,) = blocks(ROOT / "docs" / "how-to" / "plain-loop.md", "python")
     imports = [n for n in ast.parse(code).body if isinstance(n, ast.Import | ast.ImportFrom)]

@@ -68,7 +68,8 @@ for words in typed:
     with contextlib.suppress(SystemExit):
         main()
     print(";")
-print({"torch", "polars", "pyarrow", "hydra", "lightning_fabric", "matplotlib"} & sys.modules.keys())
+heavy = {"torch", "polars", "pyarrow", "hydra", "lightning_fabric", "matplotlib"}
+print(heavy & sys.modules.keys())
 """
 
 

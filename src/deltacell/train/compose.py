@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -70,23 +70,28 @@ def to_yaml(config: Config) -> str:
 def from_yaml(text: str, *, where: Where = None) -> Config:
     """Return the config from the text of `to_yaml`; an unknown key is an error."""
     with _readable(where):
-        if len(text) > 1_000_000:
-            raise ValueError("more than a million characters")
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            # Nested aliases can exhaust memory, and a saved config has no references.
-            unsafe = isinstance(event, yaml.ScalarEvent) and "${" in event.value
-            if unsafe or isinstance(event, yaml.AliasEvent):
-                raise ValueError(f"aliases and references, line {event.start_mark.line + 1}")
-        given = OmegaConf.create(text)
-        if not isinstance(given, DictConfig):
-            raise ValueError("expected keys with values")
-        kinds: dict[str, Any] = {}
-        for group, known in (("model", MODELS), ("loss", LOSSES)):
-            name = OmegaConf.select(given, f"{group}.name")
-            if name not in known:
-                raise unknown_name(group, name, list(known))
-            kinds[group] = known[name]()
-        return _checked(OmegaConf.merge(OmegaConf.structured(Config(**kinds)), given))
+        return deepcopy(_from_yaml(text))
+
+
+@lru_cache(64)  # loading a run needs its config several times
+def _from_yaml(text: str) -> Config:
+    if len(text) > 1_000_000:
+        raise ValueError("more than a million characters")
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        # Nested aliases can exhaust memory, and a saved config has no references.
+        unsafe = isinstance(event, yaml.ScalarEvent) and "${" in event.value
+        if unsafe or isinstance(event, yaml.AliasEvent):
+            raise ValueError(f"aliases and references, line {event.start_mark.line + 1}")
+    given = OmegaConf.create(text)
+    if not isinstance(given, DictConfig):
+        raise ValueError("expected keys with values")
+    kinds: dict[str, Any] = {}
+    for group, known in (("model", MODELS), ("loss", LOSSES)):
+        name = OmegaConf.select(given, f"{group}.name")
+        if name not in known:
+            raise unknown_name(group, name, list(known))
+        kinds[group] = known[name]()
+    return _checked(OmegaConf.merge(OmegaConf.structured(Config(**kinds)), given))
 
 
 def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:

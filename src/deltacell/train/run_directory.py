@@ -191,6 +191,7 @@ PLACES = ("directory", "data.folder", "data.cell", "data.screen")
 MEANING = "run"
 """The key of `meaning` in the state of a checkpoint."""
 
+_PARTS = ("cell", "screen", "split")
 _SEAL, _NO_SEAL = "# seal: ", "none"
 _ABOUT_SEAL = (
     "# The seal detects damage and edits. If the data have moved, change data.folder above and set "
@@ -205,8 +206,8 @@ def resumed_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) 
         if "=" not in override or not _may_change(override.partition("=")[0]):
             what = f"'{override}' cannot change in a resumed run; these keys can: "
             raise InputError(what + ", ".join(MAY_CHANGE), code="cannot-change")
-    parsed = map(parse_override, overrides)
-    return with_settings(config, {one.key_or_group: one.value() for one in parsed})
+    settings = {one.key_or_group: one.value() for one in map(parse_override, overrides)}
+    return with_settings(config, settings) if settings else config
 
 
 def write_config(path: Path, config: Config) -> None:
@@ -239,20 +240,19 @@ def read_config(path: Path) -> Config:
 
 def meaning(config: Config, data: TrainingData) -> dict[str, str]:
     """Return the config and the checksums of the data, which a checkpoint stores."""
-    checksums = {what: getattr(data, what).checksum for what in ("cell", "screen", "split")}
-    return {"config": to_yaml(config), **checksums}
+    return {"config": to_yaml(config), **{one: getattr(data, one).checksum for one in _PARTS}}
 
 
 def check_meaning(state: Mapping[str, Any], config: Config, data: TrainingData, path: Path) -> None:
-    kept, found = state[MEANING], meaning(config, data)
+    kept = state[MEANING]
     was, asked = _flat(from_yaml(kept["config"], where=path)), _flat(config)
     for key in sorted(was.keys() | asked.keys()):
         if was.get(key) != asked.get(key) and not (_may_change(key) or key in PLACES):
             what = f"{key} is {asked.get(key)!r}, but the run was trained with {was.get(key)!r}"
             fix, file = "Delete the file to use the config of the checkpoint.", path / CONFIG_FILE
             raise StoreError(what, code="other-config", where=file, fix=fix, key=key)
-    for part in ("cell", "screen", "split"):
-        if found[part] != kept[part]:
+    for part in _PARTS:
+        if getattr(data, part).checksum != kept[part]:
             what = f"the checkpoint was trained on another {part}; restore it"
             raise StoreError(what, code=f"other-{part}", where=path)
 
