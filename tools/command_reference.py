@@ -33,15 +33,16 @@ def commands(
 _HEAD = """\
 # The commands
 
-`deltacell COMMAND --help` says what this page says; `deltacell --version` says which version it is.
-With `--debug`, anywhere in a command, an error comes with its stack trace. The exit code is 0 where
-all went well, 2 where what was given is wrong, 1 where something else is, and 128 and the number of
-the signal where one stopped it.
+`deltacell COMMAND --help` prints the same as this page, and `deltacell --version` the version. With
+`--debug`, anywhere in a command, an error is printed with its stack trace. The exit code is 0 on
+success, 2 for invalid input, 1 for any other error, and 128 plus the number of the signal if a
+signal stopped the command.
 
-`deltacell --install-completion` has the shell complete commands, options and the keys and groups of a config.
-Colours are left out where `NO_COLOR` is set and where no one watches, and so are progress bars.
+`deltacell --install-completion` enables completion of commands, options and config keys in the shell.
+If the output is not a terminal, there are no colours and no progress bars; `NO_COLOR` also turns
+colours off.
 
-This page is written by `python tools/command_reference.py`; a test holds it to the code."""
+`python tools/command_reference.py` generates this page, and a test compares it with the code."""
 
 
 def _section(path: tuple[str, ...], command: Any) -> str:
