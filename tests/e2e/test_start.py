@@ -34,6 +34,7 @@ def tables(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_two_tables_become_a_page_however_often_it_was_stopped(
     tables, tmp_path, capsys, monkeypatch
 ):

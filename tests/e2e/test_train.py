@@ -78,6 +78,7 @@ def test_resuming_what_is_not_there_or_is_done(finished, tmp_path, refused):
     assert "Finished" in typed(*again, "--from", "best", "trainer.epochs=2").output
 
 
+@pytest.mark.slow
 def test_modes_are_shown_side_by_side(deltacell, training, tmp_path, monkeypatch):
     def here(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         assert command[1:4] == ["-m", "deltacell", "train"]

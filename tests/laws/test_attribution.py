@@ -62,6 +62,7 @@ def score_of(model: Dango | HeteroCell, cell: Cell, genes: list[int]) -> float:
         return float(model(cell, Genotypes.of([genes])).score)
 
 
+@pytest.mark.slow
 @law
 @given(data=st.data())
 def test_relations_and_genes_add_up_to_the_score_and_without_edges_get_nothing(
