@@ -264,6 +264,7 @@ def test_the_ceiling_is_what_the_truth_itself_reaches(noise):
     assert same.pearson is replicate_ceiling(few, np.arange(2)).pearson is None
 
 
+@pytest.mark.slow
 def test_all_figures_go_into_one_folder_and_are_the_same_again(
     tmp_path, cell, screen, split, refused
 ):
