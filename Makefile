@@ -45,7 +45,7 @@ docs: setup
 	@echo "open site/index.html"
 
 test: setup
-	$(PYTEST) -m "not slow" -n $(WORKERS)
+	$(PYTEST) -m "not slow" -n $(WORKERS) --dist worksteal
 
 test-full: setup
 # One worker runs all tests of a file, which share what is slow to make; slow files come first.
