@@ -41,6 +41,9 @@ def get(
     folder = Path(folder)
     path, list_file = folder / download.file, folder / CHECKSUMS
     recorded = read_json(list_file, what="the list of checksums") if list_file.exists() else {}
+    if not isinstance(recorded, dict):
+        fix = "Remove it; the checksums of existing files are then recorded again."
+        raise InputError("not a list of checksums", code="damaged", where=list_file, fix=fix)
     part = folder / f".{download.file}.part"
     try:
         folder.mkdir(parents=True, exist_ok=True)

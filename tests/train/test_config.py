@@ -194,7 +194,10 @@ def test_what_ships_is_known():
 def test_an_experiment_comes_back_from_its_file_and_its_ablations_take_away(experiment):
     config = shipped(experiment)
     assert config.name == experiment
-    assert from_yaml(to_yaml(config)) == config
+    text = to_yaml(config)
+    # Changing a config that was read does not change the next one.
+    from_yaml(text).data.where["phenotype"] = ["none"]
+    assert from_yaml(text) == config
     assert "${" not in to_yaml(config)
     is_made = config.data.synthetic and hasattr(config.model, "relations")
     if is_made:
