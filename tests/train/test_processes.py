@@ -189,3 +189,35 @@ def test_a_child_that_is_stopped_is_killed(monkeypatch):
         watch.join()
     assert killed == {child.pid}
     assert "SIGSTOP" in described(failure(-9), stalled=True)
+
+
+# Whatever the heartbeat's thread can be the last to hold, or to find as garbage, it does.
+LAUNCHER = """
+import gc, sys, time
+from datetime import timedelta
+from torch.distributed.elastic.rendezvous import dynamic_rendezvous
+from deltacell.train.processes import launch
+
+def beat(handler):
+    held = handler()
+    time.sleep(0.2)
+    del held
+    gc.collect()
+
+timer = dynamic_rendezvous._PeriodicTimer
+dynamic_rendezvous._PeriodicTimer = lambda _, *rest: timer(timedelta(0), beat, rest[1])
+sys.executable = sys.argv[1]
+gc.disable()
+print(launch([], 1))
+time.sleep(0.5)
+"""
+
+
+@pytest.mark.slow
+def test_a_launcher_that_is_signalled_prints_no_trace_of_its_heartbeat(alone, tmp_path):
+    rank = tmp_path / "rank"
+    rank.write_text("#!/bin/sh\nsleep 1\nkill -TERM $PPID\nexec sleep 60\n")
+    rank.chmod(0o755)
+    command = [sys.executable, "-c", LAUNCHER, str(rank)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (f"{int(signal.SIGTERM)}\n", "")

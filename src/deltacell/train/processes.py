@@ -43,6 +43,9 @@ TO_SAVE = 120.0
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 # The number for `highest` when it is time to save; lower than any of `STOPPING`.
 SAVE = 1
+# Signals of launchers, with their frames: after one, torchrun does not stop its heartbeat, which
+# would print a stack trace if its own thread were the last to hold it.
+KEPT: list[BaseException] = []
 
 
 class StopSignals:
@@ -206,6 +209,7 @@ def launch(words: Sequence[str], processes: int) -> int:
             how = described(failure, failure.pid in stalled)
             raise RankError(f"rank {rank} {how}") from None
         except SignalException as error:
+            KEPT.append(error)
             return int(error.sigval)
         finally:
             over.set()
