@@ -24,7 +24,8 @@ Values = Tensor | AnyArray | Sequence[float]
 State = dict[str, Any]  # arrays, numbers, text, and lists and dicts of these
 Report = Callable[..., None]  # report(what, done, total, **validation_metrics)
 
-SETS_PER_BLOCK = 32_768  # scored at once
+# Scored at once; the temporary arrays of larger blocks cost more than they save.
+SETS_PER_BLOCK = 8_192
 
 
 class Zeros(NamedTuple):

@@ -113,7 +113,7 @@ def aggregated(
         return whole
 
     smallest, largest = (np.fmin, np.fmax) if skip_missing else (np.minimum, np.maximum)
-    result = np.full((len(sizes), values.shape[1], len(how)), np.nan)
+    result = np.full((len(sizes), values.shape[1], len(how)), np.nan, dtype=np.float32)
     for i, aggregate in enumerate(how):
         if aggregate == "mean":
             wide, n = values.astype(np.float64), sizes[filled, None]
