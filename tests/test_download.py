@@ -90,6 +90,7 @@ def test_without_a_network_or_with_a_damaged_list_it_says_what_to_do(tmp_path, r
     refused("damaged", get, nowhere, tmp_path)
     (tmp_path / CHECKSUMS).write_text("[1]")
     refused("damaged", get, nowhere, tmp_path)
+    refused("not-written", get, nowhere, tmp_path / CHECKSUMS / "folder")
 
 
 def test_every_download_has_a_place_and_a_name_of_its_own():

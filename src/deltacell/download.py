@@ -47,6 +47,10 @@ def get(
     part = folder / f".{download.file}.part"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what = f"the folder cannot be created: {error.strerror or error}"
+        raise InputError(what, code="not-written", where=folder) from error
+    try:
         if not path.exists():
             _fetch(download, part, progress)
     except (requests.RequestException, OSError) as error:

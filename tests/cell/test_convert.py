@@ -45,6 +45,7 @@ def test_genes_of_a_table_have_all_their_names_and_what_is_unknown_is_dropped_or
     assert cell.relation("physical").n_edges == 1
     assert cell.subset(["RAD52"]).genes.description == (genes["description"][0],)
     refused("unknown-gene", dc.Cell.from_tables, networks, genes)
+    refused("missing-columns", dc.Cell.from_tables, networks, {"standard": ["CDC48"]})
 
 
 @pytest.mark.parametrize(

@@ -88,13 +88,13 @@ def test_debug_shows_the_stack_trace_wherever_it_stands(monkeypatch, words, erro
         run_main(monkeypatch, *words, "x")
 
 
-def test_what_follows_two_dashes_is_no_option_and_an_interrupt_ends_quietly(monkeypatch, capsys):
+def test_what_follows_two_dashes_is_no_option_and_an_interrupt_just_ends(monkeypatch, capsys):
     failing(monkeypatch, ZeroDivisionError())
     assert run_main(monkeypatch, "data", "info", "--", "--debug") == 1
     capsys.readouterr()
     failing(monkeypatch, KeyboardInterrupt())
     assert run_main(monkeypatch, "data", "info", "x") == 130
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == "stopped\n"
 
 
 def on_a_terminal(folder: Path, **environment: str) -> bytes:

@@ -151,11 +151,7 @@ def test_other_epoch_or_seed_other_order(seed, epoch):
 
 
 @LAW
-@given(
-    groups=st.lists(st.integers(0, 4), min_size=1, max_size=40),
-    length=st.integers(1, 9),
-    seed=seeds,
-)
+@given(groups=st.lists(st.integers(0, 4), max_size=40), length=st.integers(1, 9), seed=seeds)
 def test_runs_are_an_order_in_which_groups_stand_together(groups, length, seed):
     given_groups = np.array(groups, dtype=np.int64)
     order = in_runs(given_groups, length, np.random.default_rng(seed))

@@ -212,6 +212,9 @@ class Cell(store.Storable):
             genes = Genes([]).extended(names)
         elif isinstance(genes, Mapping) or isinstance(getattr(genes, "columns", 0), Iterable):
             frame = frame_of(genes, "genes")
+            if "systematic" not in frame.columns:
+                what = "the table of genes has no column 'systematic'"
+                raise InputError(what, code="missing-columns")
             known = frame.select(name for name in frame.columns if name in Genes([]).columns())
             genes = Genes(**known.to_dict(as_series=False))
         genes = genes if isinstance(genes, Genes) else Genes(genes)

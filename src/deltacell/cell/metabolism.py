@@ -88,7 +88,8 @@ class Metabolism:
         lengths = {len(rules), len(lower), len(upper), len(pathways) or len(reactions)}
         sizes = len(reactions), len(metabolites)
         if lengths != {sizes[0]} or (table[:, :2] < 0).any() or (table[:, :2] >= sizes).any():
-            raise InputError("the columns of the reactions differ in length", code="bad-shape")
+            what = "columns of the reactions differ in length, or the stoichiometry has others"
+            raise InputError(what, code="bad-shape")
         clauses = [clauses_of(rule) for rule in rules]
         names = list(dict.fromkeys(g for rule in clauses for clause in rule for g in clause))
         index = dict(zip(names, genes.resolve(names).tolist(), strict=True))

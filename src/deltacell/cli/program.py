@@ -14,7 +14,7 @@ from deltacell.files import write_text
 
 
 class Program(TyperGroup):
-    """Accepts `--debug` anywhere."""
+    """Accepts `--debug` anywhere, and says that Ctrl-C stopped it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         options = args[: args.index("--")] if "--" in args else args
@@ -22,6 +22,13 @@ class Program(TyperGroup):
             rest = args[len(options) :]
             args = ["--debug", *(word for word in options if word != "--debug"), *rest]
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.secho("stopped", err=True)
+            raise typer.Exit(130) from None
 
 
 def complete_override(incomplete: str) -> list[str]:

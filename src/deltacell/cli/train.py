@@ -93,8 +93,11 @@ def _launched(config: Config, resume: Path | None, which: str, words: list[str])
 
 
 def _run_as_rank(config: Config, resume: Path | None, which: str) -> None:
+    import faulthandler
+
     from deltacell.train.processes import end_with_parent, leave_error
 
+    faulthandler.enable()
     end_with_parent()
     try:
         _run(config, resume, which)

@@ -67,7 +67,7 @@ class DangoLoss:
     ) -> LossValue:
         weights = _checked_weights(prediction, targets, weights)
         if "reconstruction" not in prediction.intermediate:
-            what = "the prediction has no reconstruction; this loss requires DANGO"
+            what = "the prediction has no reconstruction; DangoLoss requires Dango with reconstruct=True"
             raise InputError(what, code="no-reconstruction")
         interaction = (weights * log_cosh(prediction.score - targets)).sum()
         reconstruction = prediction.intermediate["reconstruction"].mean() * weights.sum()

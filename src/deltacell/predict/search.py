@@ -85,7 +85,7 @@ def _finished(subject: Subject, out: Path) -> Ranking | None:
 
 def _other_request(changed: list[str], where: Path) -> InputError:
     what = f"this is the ranking of another request: {'; '.join(changed[:4])}"
-    fix = "Rerun the earlier command, choose another --out, or give --overwrite."
+    fix = "Choose another --out, rerun the earlier command, or use --overwrite."
     return InputError(what, code="other-request", where=where, fix=fix)
 
 
@@ -115,6 +115,8 @@ def _score_all(
         if kept.top is not None:
             kept.offer(found)
 
+    if done == total and rank not in work.unfinished():
+        return True
     if total and not done and scorer.prunes and isinstance(sets, Combinations):
         tried(sets.draw(min(DRAWN, sets.n_sets // SHARE_DRAWN), seed=0))
     said = f"{sets.n_sets:,} {sentences('ranking.txt', subject=subject, counts=None)[1]} to score"

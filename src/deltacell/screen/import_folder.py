@@ -296,7 +296,7 @@ class _Files:
 def _files_under(folder: Path) -> Iterator[Path]:
     """Yield the files of a folder and its subfolders except hidden ones."""
     if not folder.is_dir():
-        raise InputError("no such folder", code="not-a-folder", where=folder)
+        raise InputError("not a folder", code="not-a-folder", where=folder)
 
     def refuse(error: OSError) -> None:
         what = f"the folder cannot be read: {error.strerror}"

@@ -202,6 +202,8 @@ def in_runs(groups: Ints, length: int, rng: np.random.Generator) -> Ints:
     Groups, already in random order, are cut into runs, the first of random length, and the runs are
     shuffled, so that every member of a group is equally likely at every position.
     """
+    if not len(groups):
+        return groups
     number = numbered(groups)
     order = np.argsort(number, kind="stable")
     size = np.bincount(number)

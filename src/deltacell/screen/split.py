@@ -466,7 +466,6 @@ def _rng(seed: int, **shares: float) -> np.random.Generator:
         raise InputError(f"seed is {seed}; it must be at least 0", code="invalid-number")
     if any(not 0 <= share < 1 for share in shares.values()) or sum(shares.values()) >= 1:
         said = ", ".join(f"{name}={share:g}" for name, share in shares.items())
-        raise InputError(
-            f"{said}; expected shares that add up to less than 1", code="invalid-share"
-        )
+        what = f"{said}; expected shares of at least 0 that add up to less than 1"
+        raise InputError(what, code="invalid-share")
     return np.random.default_rng(seed)

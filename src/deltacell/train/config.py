@@ -428,7 +428,7 @@ def _conflicts(config: Config) -> Iterator[tuple[Any, ...]]:
     what = "set one of data.folder, data.synthetic, or data.cell with data.screen; the others null"
     yield len(sources) > 1 or mixed, what
     named = config.split.method == "source"
-    yield named != bool(config.split.studies), "split.method=source requires split.studies"
+    yield named != bool(config.split.studies), "split.method=source and split.studies require each other"
     few = data.batch_size < config.ranks
     yield few, f"data.batch_size={data.batch_size} is below the {config.ranks} processes"
     bounded = config.max_bytes is not None and config.propagation not in ("auto", "delta")

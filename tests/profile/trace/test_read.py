@@ -384,7 +384,7 @@ class TestRanks:
         assert code_of(tmp_path, read_traces) == "not-one-run"
 
     def test_what_is_not_there_or_not_of_pytorch(self, rank, tmp_path):
-        assert code_of(tmp_path / "nothing", read_traces) == "unreadable-file"
+        assert code_of(tmp_path / "nothing", read_traces) == "missing-file"
         assert code_of(tmp_path, read_traces) == "no-trace"
         for name in ("a.json", "b.json"):
             (tmp_path / name).write_text("x")

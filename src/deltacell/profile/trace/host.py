@@ -226,14 +226,12 @@ def _with_forward(
     untold = numbered & (found == NOTHING)
     untold &= (trace.kind == Kind.operator) & (trace.thread == steps.thread)
     rows = np.flatnonzero(untold)
-    most = int(trace.sequence.max()) + 1
-
-    def key(these: Ints) -> Ints:
-        step: Ints = np.searchsorted(steps.begin, trace.begin[these], side="right")
-        return step * most + trace.sequence[these]
-
-    keys = key(rows)
-    meant = np.isin(keys, key(back))
+    both = np.concatenate([rows, back])
+    step = np.searchsorted(steps.begin, trace.begin[both], side="right")
+    # A damaged trace may have a number so large that a multiple of it overflows.
+    _, number = np.unique(trace.sequence[both], return_inverse=True)
+    keys, of_back = np.split(step * len(both) + number, [len(rows)])
+    meant = np.isin(keys, of_back)
     rows, keys = rows[meant], keys[meant]
     # Rows are sorted by beginning. Of those with one key, keep the last that no other one encloses.
     outer = nesting.parent[rows]

@@ -214,6 +214,8 @@ def _int(said: Any, key: str) -> int | None:
 
 
 def _find(path: Path) -> list[Path]:
+    if not path.exists():
+        raise InputError("no such file or directory", code="missing-file", where=path)
     if not path.is_dir():
         return [path]
     folder = path / "traces" if (path / "traces").is_dir() else path
