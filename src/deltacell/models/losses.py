@@ -16,7 +16,7 @@ from deltacell.models.base import Prediction, check_choice
 
 @dataclass(frozen=True, eq=False)
 class LossValue:
-    """A loss, which sums up over ranks to that of the whole batch, and its unweighted parts."""
+    """A loss, whose sum over ranks is that of the whole batch, and its unweighted parts."""
 
     total: Tensor
     parts: dict[str, Tensor] = field(default_factory=dict)

@@ -429,8 +429,8 @@ def _conflicts(config: Config) -> Iterator[tuple[Any, ...]]:
     yield len(sources) > 1 or mixed, what
     named = config.split.method == "source"
     yield named != bool(config.split.studies), "split.method=source requires split.studies"
-    few = data.batch_size < config.ranks
-    yield few, f"data.batch_size={data.batch_size} is below the {config.ranks} processes"
+    size, ranks = data.batch_size, config.ranks
+    yield size < ranks, f"data.batch_size={size} is less than the number of processes, {ranks}"
     bounded = config.max_bytes is not None and config.propagation not in ("auto", "delta")
     yield bounded, f"max_bytes is for propagation=auto and delta, not {config.propagation}"
     low, lr = config.schedule.min_lr, config.optimizer.lr
