@@ -1,6 +1,6 @@
 """Files that are written whole or not at all.
 
-A file is written under a temporary name beside its destination, flushed to disk and renamed, so
+A file is written under a temporary name next to its destination, flushed to disk and renamed, so
 that a reader sees either the old file or all of the new one, even after a kill.
 """
 
@@ -48,7 +48,7 @@ def new_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def temporary_name(path: Path) -> Path:
-    """Return a new hidden name beside a path, after removing what dead processes left there."""
+    """Return a new hidden name next to a path, after removing what dead processes left there."""
     _remove_abandoned(path.parent, os.getpid())
     owner = f"{_machine()}-{os.getpid()}"
     return path.parent / f".{path.name}.{owner}-{secrets.token_hex(6)}{TEMPORARY}"

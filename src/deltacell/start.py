@@ -62,9 +62,9 @@ def steps(
         _tell_how_long(config, loaded, sets, tell)
     title = f"fitting {config.model.name} on {len(loaded.split.train):,} genotypes"
     yield title, exists, ["train", *settings]
-    title, beside = f"testing it beside {' and '.join(BASELINES)}", ",".join(BASELINES)
+    title, others = f"comparing it with {' and '.join(BASELINES)}", ",".join(BASELINES)
     files = ["--json", f"{out / 'evaluation.json'}", "--markdown", f"{out / TABLES}"]
-    yield title, (out / TABLES).exists(), ["evaluate", str(run), "--baselines", beside, *files]
+    yield title, (out / TABLES).exists(), ["evaluate", str(run), "--baselines", others, *files]
     files = ["--out", f"{ranking}.parquet", "--html", f"{out / PAGE}", "--csv", f"{ranking}.csv"]
     which = ["--sets", sets, "--status", status, "--top", str(top)]
     title = f"ranking {sets} that are {status.replace(',', ' or ')}"

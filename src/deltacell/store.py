@@ -1,6 +1,6 @@
-"""The on-disk form: a directory of Arrow parts beside a manifest.
+"""The on-disk form: a directory of Arrow parts and a manifest.
 
-A directory is written under a temporary name beside its destination and renamed when it is
+A directory is written under a temporary name next to its destination and renamed when it is
 complete, so that a reader never sees half of one. Parts are uncompressed Arrow IPC files and are
 memory-mapped on load. The manifest holds a checksum of every part and a seal over itself; both
 show damage, and neither proves who wrote it. Nothing that is read is ever executed.
@@ -168,14 +168,14 @@ def read(path: str | os.PathLike[str], kind: str, *, verify: bool = True) -> Sto
     path = Path(path)
     manifest = read_manifest(path)
     if manifest["kind"] != kind:
-        what = f"expected a saved {kind}, and found a saved {manifest['kind']}"
+        what = f"expected a saved {kind}, but found a saved {manifest['kind']}"
         raise StoreError(what, code="wrong-kind", where=path)
     parts = {}
     for name, described in manifest["parts"].items():
         file = path / described["file"]
         try:
             if file.name != described["file"] or not file.is_file():
-                raise _damaged(file, f"the part '{name}' is not a file beside the manifest")
+                raise _damaged(file, f"the part '{name}' is not a file next to the manifest")
             if verify and sha256_of_file(file) != described["sha256"]:
                 raise _damaged(file, "the contents do not match the checksum in the manifest")
             with pa.memory_map(str(file)) as source:

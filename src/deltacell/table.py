@@ -403,7 +403,7 @@ def _unpacked(path: Path) -> Iterator[IO[bytes]]:
                     with archive.open(chosen[0]) as member:
                         yield member
                 else:
-                    what = f"expected a zip of one file, and it contains {len(members)}"
+                    what = f"expected a zip of one file, but it contains {len(members)}"
                     fix = "Unpack it."
                     raise InputError(what, code="several-files", where=path, fix=fix)
         else:

@@ -161,13 +161,13 @@ def fit(
 
     ``model`` is ``pairs``, boosted trees on the scores measured next to a set, with settings for
     the size of the screen; the name of any model (``dango``, ``boosted_trees``); or a model such
-    as ``PairCell(cell, hidden=32)``, of which the settings are used and not the weights. Every row
+    as ``PairCell(cell, hidden=32)``, whose settings are used but not its weights. Every row
     of the screen needs a score; the split is random by default. ``epochs`` is for networks,
     ``options`` are keys of the model (``hidden=32``), and ``settings`` are other keys of the config
     (``{"optimizer.lr": 1e-3}``).
 
     The run directory is by default a new one in ``runs``. A cell or screen that was not loaded from
-    a directory is saved beside it, in ``data``, so that the run can be loaded later.
+    a directory is saved next to it, in ``data``, so that the run can be loaded later.
     """
     name, of_model = _model_settings(model)
     if not np.isfinite(screen.column("score")).all():

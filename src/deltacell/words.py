@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 
-#: Called as ``progress(what, done, total)``; the total is 0 where it is not known.
+#: Called as ``progress(what, done, total)``; the total is 0 if unknown.
 Progress = Callable[[str, int, int], None]
 
 LONGEST_NAME = 80

@@ -170,7 +170,7 @@ def test_any_run_and_any_mixture_ranks_and_explains(runs, here, deltacell, names
     said = deltacell("why", *paths, ", ".join(first), *files).stdout
     explained = json.loads(Path("why.json").read_text())
     told = " ".join(json.loads(Path("pairs.json").read_text())["sentences"])
-    assert ("unlike predictors" in told) == (len(names) > 1)
+    assert ("different predictors" in told) == (len(names) > 1)
     assert [one["name"] for one in explained["runs"]] == [run.record.name for run in loaded]
     assert explained["genes"] == first
     assert explained["nearest"]

@@ -165,7 +165,7 @@ def test_rows_without_a_score_tiny_parts_and_one_class(plain_cell, pairs):
     assert (tiny["mse"].value, found[2].verdicts[0].best) == (None, None)
     for name in ("auroc", "aupr"):
         assert one_class[name].value is None
-        assert "one class, the negative" in one_class[name].reason
+        assert "all 4 rows are negative" in one_class[name].reason
     # Some resamples lose the only positive.
     assert (one_positive["auroc"].value, one_positive["auroc"].low) == (0.0, None)
     assert "of 50 resamples" in one_positive["auroc"].reason

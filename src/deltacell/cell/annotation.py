@@ -141,10 +141,10 @@ def enrichment(
 
     Each term is tested by the hypergeometric distribution: of the ``background`` genes (by default
     all of the cell) that have any term of the annotation, ``size`` have this one; of the distinct
-    ``drawn`` genes of the sets among these, ``genes`` do. ``p_value`` is the probability of as many
-    or more; ``q_value`` is corrected for all terms of all annotations by Benjamini and Hochberg.
-    Genes, not sets, are counted, as the sets at the head of a ranking repeat their genes. Terms
-    of which the sets have no gene are left out after the correction.
+    ``drawn`` genes of the sets among these, ``genes`` do. ``p_value`` is the probability of at
+    least that many; ``q_value`` is corrected for all terms of all annotations by Benjamini and
+    Hochberg. Genes, not sets, are counted, as the sets at the head of a ranking repeat their genes.
+    Terms without a gene in the sets are left out after the correction.
     """
     from scipy.stats import false_discovery_control, hypergeom
 

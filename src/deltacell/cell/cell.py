@@ -52,7 +52,7 @@ class Cell(store.Storable):
         parts: tuple[Any, ...] = (*named, metabolism or self)
         for part in parts:
             if part.n_genes != self.n_genes:
-                what = f"{part!r} has {part.n_genes} genes, and the cell has {self.n_genes}"
+                what = f"{part!r} has {part.n_genes} genes, but the cell has {self.n_genes}"
                 raise InputError(what, code="other-genes")
         if both := sorted(self.features.keys() & self.annotations.keys()):
             what = f"a feature and an annotation are both called '{both[0]}'"

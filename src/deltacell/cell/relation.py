@@ -56,7 +56,7 @@ class Relation:
     ) -> Relation:
         """Make a relation from gene indices and, if given, one weight per edge instead of 1.
 
-        Self loops are dropped. Of edges given more than once the largest weight is kept; in an
+        Self loops are dropped. Edges given more than once keep their largest weight; in an
         undirected relation the two directions are the same edge. Both are counted in `counts`.
         """
         source = np.asarray(source, dtype=np.int64).ravel()

@@ -34,8 +34,8 @@ _ELSEWHERE = 2_600
 
 _GENES_PER_PATHWAY, _SMALLEST_PATHWAY = 12, 9
 _CHROMOSOMES, _BASES_PER_GENE = 16, 2_000
-# Of the background: the exponent of the degrees, one in how many genes is a hub, and the share of
-# a relation's edges that is drawn from what all relations share.
+# The background: the exponent of the degrees, genes per hub, and the share of a relation's edges
+# that are drawn from those that all relations share.
 _EXPONENT, _HUBS, _SHARED = 0.9, 40, 0.85
 # How often a rule of Yeast-GEM has 1 to 8 alternatives, and a reaction 1 to 7 metabolites.
 _ISOZYMES = (0.78, 0.136, 0.046, 0.024, 0.006, 0.004, 0.002, 0.002)

@@ -107,7 +107,7 @@ def predict(
         raise InputError("the output is a directory; expected a file", code="is-a-directory")
     suffix = out.suffix.lower(), ".xlsx" if xlsx is None else xlsx.suffix.lower()
     if suffix[0] in (".html", ".csv", ".tsv", ".xlsx", ".json") or suffix[1] != ".xlsx":
-        raise InputError("--out must be a .parquet file, and --xlsx .xlsx", code="wrong-suffix")
+        raise InputError("--out must be a .parquet and --xlsx an .xlsx file", code="wrong-suffix")
     options: dict[str, Any] = {"top": top, "above": above, "below": below, "status": status}
     options |= {"genes": genes, "size": size, "distance": distance, "linked": linked}
     options |= {"out": out, "overwrite": overwrite, "weights": weights}

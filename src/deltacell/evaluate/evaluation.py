@@ -56,10 +56,10 @@ Predictions = Mapping[str, Values | Mapping[int, Values]]
 
 @dataclass(frozen=True)
 class GroupResult:
-    """All predictors on all rows of the ``test`` part, or on some.
+    """All predictors on the ``test`` part or on a group of its rows.
 
-    These share the number of ``unseen`` genes, the ``kind`` or the ``perturbation``, or their
-    scores lie ``beyond`` a threshold.
+    Rows of a group share the number of ``unseen`` genes, the ``kind`` or the ``perturbation``, or
+    their scores lie ``beyond`` a threshold.
     """
 
     by: By
@@ -245,7 +245,7 @@ def evaluate(
 
 
 def check_fit(cell: Cell, screen: Screen, split: Split) -> None:
-    """Raise unless the screen is over the cell's genes and the split is of it and has a test."""
+    """Raise unless the genes agree and the split is of this screen and has a test part."""
     if cell.genes.systematic != screen.genes.systematic:
         what = "the screen and the cell have different genes; use screen.on(cell)"
         raise InputError(what, code="other-genes")

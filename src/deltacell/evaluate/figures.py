@@ -100,8 +100,8 @@ def draw_figures(
 def calibration(predicted: Doubles, measured: Doubles, bins: int = 10) -> tuple[Doubles, str]:
     """Return bins by prediction, [3, bins], and a text with the slope of measured on predicted.
 
-    Of each bin they hold the mean predicted score, the mean measured one, and its standard error (0
-    for one row).
+    The rows are the mean predicted score, the mean measured score, and the standard error of the
+    latter (0 for a bin of one row).
     """
     rows = pl.DataFrame({"bin": _bins(predicted, bins), "x": predicted, "y": measured})
     error = (pl.std("y") / pl.len().sqrt()).fill_null(0.0)

@@ -214,7 +214,7 @@ class Metric:
             return None, f"there are fewer than {FEWEST_ROWS} rows"
         if self.of != "score" and len(truth.starts) == 1:
             which = "positive" if truth.values[0] else "negative"
-            return None, f"all {len(truth.values):,} rows are of one class, the {which}"
+            return None, f"all {len(truth.values):,} rows are {which}"
         if self.of == "score" and self.function is not mse:
             for column, why in (
                 (truth, "the measured scores are all equal"),
@@ -277,7 +277,7 @@ class Bootstrap:
     Gene sets that share a gene are not independent: if a predictor is wrong about a gene, it is
     wrong about all its sets. So genes are drawn with replacement, and a set counts as often as the
     product of how often its genes were drawn (the pigeonhole bootstrap of Owen, 2007). Intervals
-    are about right where errors are shared by gene. They are conservative where errors are
+    are about right if errors are shared by gene. They are conservative if errors are
     independent: up to the square root of 3 too wide for pairs, and of 7 for triples.
     """
 
@@ -401,7 +401,7 @@ def not_additive(genes: Ints, values: npt.ArrayLike) -> tuple[float | None, str 
 
     It is 0 for a sum of gene effects, and 1 on average for noise that has nothing to do with the
     genes, however many genes there are. The second result is why the first is undefined. The sets
-    [n, largest] are padded with -1; of repeated sets the first counts.
+    [n, largest] are padded with -1; only the first of repeated sets counts.
     """
     sets, first = np.unique(np.sort(genes, axis=1), axis=0, return_index=True)
     x = np.asarray(values, dtype=np.float64)[first]

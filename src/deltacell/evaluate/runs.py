@@ -115,8 +115,8 @@ def evaluate_runs(
 ) -> EvaluatedRuns:
     """Test runs and baselines on the same rows: metrics with intervals, and which one is best.
 
-    The predictors are runs, directories of runs, of which the ``weights`` ``best`` or ``last`` are
-    used, and names of baselines such as ``boosted_trees``, which are fitted on the training part of
+    The predictors are runs, directories of runs, whose ``best`` or ``last`` ``weights`` are used,
+    and names of baselines such as ``boosted_trees``, which are fitted on the training part of
     the runs. Runs of one name that differ only in the seed are one predictor. ``screen`` and
     ``split`` must be those of the runs; ``samples`` draws some of the test rows.
 
@@ -235,7 +235,7 @@ def baselines(
     """Return the predictions of baselines for the test rows, by name.
 
     They are fitted on the training rows that have a score, and some stop early by the validation
-    part; of the test part they see only the genotypes.
+    part; they see only the genotypes of the test part.
     """
     check_fit(cell, screen, split)
     asked = _taken(screen, split.test) if genotypes is None else genotypes

@@ -119,7 +119,7 @@ class Dango(Recorded, nn.Module):
 
 
 class SAGE(nn.Module):
-    """Two layers `SAGELayer` on the same network."""
+    """Two `SAGELayer` layers on the same network."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from deltacell.models.base import Prediction, check_choice
 
 @dataclass(frozen=True, eq=False)
 class LossValue:
-    """A loss, which sums up over ranks to that of the whole batch, and its unweighted parts."""
+    """A loss, whose sum over ranks is that of the whole batch, and its unweighted parts."""
 
     total: Tensor
     parts: dict[str, Tensor] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class DangoLoss:
     ) -> LossValue:
         weights = _checked_weights(prediction, targets, weights)
         if "reconstruction" not in prediction.intermediate:
-            what = "the prediction has no reconstruction; DangoLoss requires Dango with reconstruct=True"
+            what = "no reconstruction in the prediction; DangoLoss needs Dango, reconstruct=True"
             raise InputError(what, code="no-reconstruction")
         interaction = (weights * log_cosh(prediction.score - targets)).sum()
         reconstruction = prediction.intermediate["reconstruction"].mean() * weights.sum()

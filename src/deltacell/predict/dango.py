@@ -88,8 +88,8 @@ class DangoScorer:
 class Triples:
     """The exact model on triples: from sets [m, 3] to scores [m] in the unit of the screen.
 
-    Of its others b and c, a gene attends to b with ``alpha = sigmoid(q . (k_b - k_c))``, so that
-    its value is ``v_c + alpha (v_b - v_c)``: triples need no padding, no mask and no softmax.
+    A gene with the others b and c attends to b with ``alpha = sigmoid(q . (k_b - k_c))``, so its
+    value is ``v_c + alpha (v_b - v_c)``: triples need no padding, no mask and no softmax.
     Queries, keys and values of the first layer depend on one gene and are computed once.
     """
 

@@ -22,7 +22,7 @@ from deltacell.propagate.workers import in_any_worker, one_core, workers_for
 from deltacell.screen import Genotypes
 from deltacell.train.predictor import LoadedRun, Predictor, are_alike
 
-FEW = 64  # up to as many sets of a block are not first scored in single precision
+FEW = 64  # up to this many candidates of a block skip the single-precision pass
 SCALED_BY = 4096  # validation genotypes by which predictors are brought to one scale
 
 
@@ -37,7 +37,7 @@ def scorer_of_predictors(predictors: Sequence[Predictor]) -> Ensemble:
     for number, predictor in enumerate(predictors, 1):
         genes, model = predictor.cell.genes.systematic, predictor.model
         if genes != first:
-            what = f"runs 1 and {number} have different genes, or in another order"
+            what = f"runs 1 and {number} have different genes or another gene order"
             raise InputError(what, code="different-genes")
         if isinstance(model, Dango):
             dangos.append(DangoScorer(model, predictor.cell, predictor.standard))

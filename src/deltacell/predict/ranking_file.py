@@ -136,7 +136,7 @@ def write_table(ranking: Path, path: Path) -> None:
     """
     suffix, rows = path.suffix.lower(), read_rows(ranking)
     if suffix == ".xlsx" and len(rows) >= _MOST_ROWS_OF_A_SHEET:  # with the header
-        what = f"the ranking has more than {_MOST_ROWS_OF_A_SHEET:,} rows; use --csv"
+        what = f"an .xlsx sheet cannot hold the ranking's {len(rows):,} rows; use --csv"
         raise InputError(what, code="too-many-rows", where=path)
     link = pl.element().struct
     links = pl.format("{} {} ({})", *(link.field(name) for name in ("first", "second", "relation")))

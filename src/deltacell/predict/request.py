@@ -131,7 +131,7 @@ def gene_indices(
 
 
 def gene_texts(genes: Genes) -> list[str]:
-    """Return the standard name of each gene, or the systematic one where it has none."""
+    """Return the standard name of each gene, or the systematic one if it has none."""
     return [a or b for a, b in zip(genes.standard, genes.systematic, strict=True)]
 
 

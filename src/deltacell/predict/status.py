@@ -1,4 +1,4 @@
-"""Facts about gene sets beside their scores: status, linkage and evidence."""
+"""Facts about gene sets in addition to their scores: status, linkage and evidence."""
 
 from __future__ import annotations
 

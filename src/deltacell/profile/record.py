@@ -1,4 +1,4 @@
-"""The schema of a run's record, ``run.json``, and the names of the files beside it.
+"""The schema of a run's record, ``run.json``, and the names of the files next to it.
 
 Runs are explained and compared with this alone, without the package that trained them.
 """
@@ -129,7 +129,7 @@ class RunRecord:
     best: Reached | None = None
     last: Reached | None = None
     error: str | None = None
-    target: Target | None = None  # None where targets were not standardised
+    target: Target | None = None  # None if targets were not standardised
     limits: str | None = None  # a sentence on what limits this run
 
     def phases(self) -> pl.DataFrame:

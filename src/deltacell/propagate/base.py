@@ -51,7 +51,7 @@ class Deleted:
     ) -> Deleted:
         """Return the deleted genes and, if `metabolism` is true, the lost reactions.
 
-        With `instead`, a tensor [n_genes], gene i stands for the deletion of gene `instead[i]`.
+        With `instead`, a tensor [n_genes], a genotype with gene i deletes gene `instead[i]`.
         """
         genotypes = genotypes.to("cpu").check(cell.n_genes)
         genes = genotypes.genes if instead is None else instead[genotypes.genes]

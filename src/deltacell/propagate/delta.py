@@ -216,7 +216,7 @@ class Shared(Propagation):
 
 @dataclass(frozen=True)
 class Delta(Shared):
-    """Compute the wild type once, and of every mutant only the rows that differ.
+    """Compute the wild type once, and only the rows of every mutant that differ from it.
 
     A mutant's vectors are ``X = X_wt + D`` with D = 0 except on changed rows. The sums of a hop are
     ``A X = A X_wt + A D``. In the first hop D consists of the deleted genes, and few rows change;

@@ -224,7 +224,7 @@ def received(a: Aggregate, x: Tensor, batch: int, edges: Edges) -> Tensor:
     if kept is not None:
         messages = messages * kept.unsqueeze(1)
     n_targets = batch * a.matrix.shape[0]
-    # index_add would keep the messages of every layer for the backward, without need.
+    # index_add would needlessly keep the messages of every layer for the backward.
     at = targets.unsqueeze(1).expand_as(messages)
     total = messages.new_zeros(n_targets, x.shape[1]).scatter_add(0, at, messages)
     if not a.mean:

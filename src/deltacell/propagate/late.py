@@ -224,9 +224,9 @@ def touched_by(hop: Hop, deleted: Deleted) -> Touched:
     sizes = np.diff(offsets)
     largest = int(sizes.max(initial=0))
     if largest > min(MOST_GENES, index.n - 1):
-        what = f"a genotype deletes {largest} of {index.n} genes; 'late' allows at most "
+        what = f"a genotype deletes {largest} of {index.n} genes; 'late' allows up to {MOST_GENES}"
         fix = "Remove the genotype, or set epistasis=False and propagation=delta."
-        raise InputError(f"{what}{MOST_GENES} and not all", code="too-many-deleted", fix=fix)
+        raise InputError(f"{what}, and fewer than all", code="too-many-deleted", fix=fix)
     genes, member = np.unique(deleted.lost.genes.numpy(), return_inverse=True)
     lengths = np.diff(index.starts)[genes]
     starts, at = offsets_of(lengths), ragged_positions(index.starts[genes], lengths)

@@ -147,7 +147,7 @@ def import_folder(
         genes, source = read()
         built = _Built([source], [f"The genes are from {path.name}."])
     for path, _ in files.of("numbers of genes"):
-        files.why[path] = "it is the gene list of the STRING adjacency files beside it"
+        files.why[path] = "it is the gene list of the STRING adjacency files next to it"
     edges, screens = files.read("edges"), files.read("screens", phenotype=phenotype)
     metabolisms = [read() for _, read in files.of("metabolism", only_one=True)]
     terms = files.read("terms")
@@ -186,7 +186,7 @@ def import_folder(
     for one in screens:
         if one.reader == tables.reader.name:
             said = f"{one.path.name} was read as a screen of {len(one):,} genotypes. If it is a "
-            notes.append(f"{said}network, name its number weight.")
+            notes.append(f"{said}network, rename its number column to weight.")
     notes += [f"{name} has a split of its own: train with split.method=named." for name in splits]
     if not cell.relations:
         notes.append("There is no network; see docs/how-to/networks.md for the formats.")

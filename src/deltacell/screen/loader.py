@@ -127,7 +127,7 @@ class Loader:
         identity = self._identity()
         for name, mine in identity.items():
             if state.get(name, mine) != mine:
-                what = f"the state has {name}={state[name]}, and this loader has {mine}"
+                what = f"the state has {name}={state[name]}, but this loader has {mine}"
                 raise InputError(what, code="other-order", key=name)
         epoch, batch = state.get("epoch", -1), state.get("batch", -1)
         if not state.keys() >= identity.keys() or epoch < 0 or not 0 <= batch < len(self):

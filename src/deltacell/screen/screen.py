@@ -38,7 +38,7 @@ SAME_GENE_TWICE = "same gene twice"
 ONE_GENE_TWICE = "same gene twice after aliases"
 NO_INTERACTION = "one gene has no interaction"
 
-#: One row per genotype. A missing number is NaN; a sign is -1, 1, or 0 where none is known.
+#: One row per genotype. A missing number is NaN; a sign is -1, 1, or 0 if unknown.
 ROW_SCHEMA = pa.schema(
     [
         ("score", pa.float32()),

@@ -37,17 +37,17 @@ class Planted:
 
     With H the pathways that a genotype S hits, its interaction is
 
-    - ``within[p] > 0`` where H = {p} and S has two genes or more: the pathway is already broken;
-    - ``between[p, q] * (1 + (|S| - 2) / 2) < 0`` where H = {p, q} and the two back each other up:
+    - ``within[p] > 0`` if H = {p} and S has two genes or more: the pathway is already broken;
+    - ``between[p, q] * (1 + (|S| - 2) / 2) < 0`` if H = {p, q} and the two back each other up:
       the cell loses both, and a third gene makes it worse;
-    - 0 otherwise, also where a gene of an unrelated pathway joins such a set.
+    - 0 otherwise, also if a gene of an unrelated pathway joins such a set.
 
     A measured score is the interaction, plus `nuisance` summed over the deleted genes, plus noise.
     """
 
     pathway: Ints  # of each gene, [n_genes]
     within: Doubles  # [n_pathways]
-    between: Doubles  # symmetric, 0 where two do not back each other up, [n_pathways, n_pathways]
+    between: Doubles  # symmetric, 0 if two do not back each other up, [n_pathways, n_pathways]
     nuisance: Doubles  # added by each gene to the score of any genotype, [n_genes]
     noise: float = _NOISE  # standard deviation over all measurements
 

@@ -227,7 +227,7 @@ MODEL = "pair_trees"
 """The best predictor on every split of Costanzo 2010, see docs/results.md."""
 
 LARGEST = 1_000_000
-"""Maximum number of genotypes to train on, for the sake of memory."""
+"""Maximum number of genotypes to train on, to limit the memory."""
 
 # Chosen among 7, 15 and 63 leaves by validation on samples of Costanzo 2010: 7 were best for 3,000
 # pairs (Pearson 0.101, and 0.074 with 63) and 15 for 12,000 pairs (0.251, and 0.243 with 63).

@@ -428,9 +428,10 @@ def _conflicts(config: Config) -> Iterator[tuple[Any, ...]]:
     what = "set one of data.folder, data.synthetic, or data.cell with data.screen; the others null"
     yield len(sources) > 1 or mixed, what
     named = config.split.method == "source"
-    yield named != bool(config.split.studies), "split.method=source and split.studies require each other"
-    few = data.batch_size < config.ranks
-    yield few, f"data.batch_size={data.batch_size} is below the {config.ranks} processes"
+    either = "split.method=source and split.studies require each other"
+    yield named != bool(config.split.studies), either
+    size, ranks = data.batch_size, config.ranks
+    yield size < ranks, f"data.batch_size={size} is less than the number of processes, {ranks}"
     bounded = config.max_bytes is not None and config.propagation not in ("auto", "delta")
     yield bounded, f"max_bytes is for propagation=auto and delta, not {config.propagation}"
     low, lr = config.schedule.min_lr, config.optimizer.lr

@@ -43,8 +43,8 @@ TO_SAVE = 120.0
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 # The number for `highest` when it is time to save; lower than any of `STOPPING`.
 SAVE = 1
-# Signals of launchers, with their frames: after one, torchrun does not stop its heartbeat, which
-# would print a stack trace if its own thread were the last to hold it.
+# Exceptions of signalled launchers. Their frames hold torchrun's heartbeat, which is not stopped
+# after a signal and would print a stack trace if its own thread held the last reference.
 KEPT: list[BaseException] = []
 
 

@@ -380,7 +380,7 @@ class Checkpoints:
         found = named.get(which)
         if found is None:
             there = ", ".join(file.name for file in files) or "none"
-            what = f"there is no checkpoint '{which}'; the run has {there}"
+            what = f"unknown checkpoint '{which}'; the run has {there}"
             fix = f"Resume the run: deltacell train --resume {self.folder.parent}"
             raise StoreError(what, code="no-checkpoint", where=self.folder, fix=fix)
         return found

@@ -6,7 +6,7 @@ from deltacell.cell.readers.networks import EDGE_READERS, edge_list, string_gene
 from deltacell.cell.readers.terms import TERM_READERS
 
 #: The first that finds its format in a file reads it. Two names of one gene and a number have the
-#: form of an edge, so features are asked before edge lists.
+#: form of an edge, so features are tried before edge lists.
 CELL_READERS = (
     *(sbml.reader, *GENE_READERS, string_genes, *EDGE_READERS),
     *(*TERM_READERS, features.reader, edge_list),

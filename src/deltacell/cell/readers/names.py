@@ -23,7 +23,7 @@ from deltacell.table import ColumnNames, File, Sheet, Table
 OnUnresolved = Literal["error", "drop"]
 Find = Callable[[File], Callable[[], Table] | None]
 
-#: Which headers mean what.
+#: Patterns of column headers.
 HEADERS: dict[str, Any] = tomllib.loads(
     Path(__file__).with_name("headers.toml").read_text(encoding="utf-8")
 )

@@ -28,7 +28,7 @@ from deltacell.models.gene_vectors import chosen_features, feature_vectors, larg
 if TYPE_CHECKING:
     from lightgbm import Booster
 
-# Aggregates over genes and over pairs, by largest set; fewer where some would be redundant.
+# Aggregates over genes and over pairs, by largest set; fewer if some would be redundant.
 OVER: Mapping[int, tuple[Sequence[str], Sequence[str]]]
 OVER = {1: (("mean",), ()), 2: (("min", "max"), ("mean",))}
 _SETS_PER_BLOCK = 16_384

@@ -34,7 +34,7 @@ from deltacell.profile.trace.host import NOT_RECORDED
 from deltacell.profile.trace.trace import Kind
 from deltacell.words import Progress, capital, short_name
 
-WITHIN = 0.01  # parts that miss the wall time by a larger share are doubted
+WITHIN = 0.01  # parts that differ from the wall time by a larger share are doubted
 ONE_PROGRAM = 0.5  # traces of one program share at least this much time in operations of one name
 AGAINST = 0.25  # parts of the host that change against the gap by a larger share of it are doubted
 LOST = 0.02  # a larger share of launches without a kernel means that events were lost
@@ -375,7 +375,7 @@ def _category_table(account: Account) -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
-# The names of columns for people; times are in nanoseconds before they are renamed.
+# Human-readable names of columns; times are in nanoseconds before they are renamed.
 _COLUMNS = {
     "time": "ms per step",
     "total": "ms per step with all inside",
@@ -393,7 +393,7 @@ _COLUMNS = {
 
 
 def _trace_tables(traces: RanksAttribution) -> list[Table]:
-    """Return the tables of a trace that are not empty; those of one host or device of rank 0."""
+    """Return the non-empty tables; those of one host or device are those of the first rank."""
     one, aligned = traces.ranks[0], traces.alignment
     idle = pl.DataFrame() if one.device is None else one.device.idle
     of_rank = f", rank {one.trace.rank}" if len(traces.ranks) > 1 else ""

@@ -61,7 +61,7 @@ class RunTimes:
         return {c: s / epochs for c, s in between.row(0, named=True).items() if s > 0}
 
     def uneven(self, *, everywhere: bool) -> Iterator[str]:
-        """Yield how a run became slower, if that was in every large part of its steps or not."""
+        """Yield how a run became slower, in all large parts of a step (`everywhere`) or some."""
         found = self.summary.uneven
         if found is not None and found.is_everywhere == everywhere:
             yield say("uneven", x=found, parts=[CATEGORY_OF[phase] for phase in found.changed])

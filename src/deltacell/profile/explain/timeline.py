@@ -119,7 +119,7 @@ def _lane_name(trace: Trace, lane: int, mine: int) -> str:
     name = f"thread {thread.tid.removeprefix('thread ')} {thread.name}".strip()
     name = thread.name if thread.tid in thread.name else name
     if lane >= len(trace.threads):
-        return short_name(f"collectives beside {name}")
+        return short_name(f"collectives next to {name}")
     return short_name(f"{name}, which runs the steps" if lane == mine else name)
 
 

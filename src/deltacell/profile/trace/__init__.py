@@ -1,1 +1,1 @@
-"""Traces: reading them into columns, and telling where the time goes."""
+"""Traces: read them into columns, and attribute their time."""

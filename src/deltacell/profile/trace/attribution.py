@@ -71,7 +71,7 @@ class Attribution:
 
     @property
     def step_times(self) -> Ints:
-        """Nanoseconds of each counted step, of the device where it falls behind the host."""
+        """Nanoseconds of each counted step; those of the device if it falls behind the host."""
         steps = self.steps if self.device is None else self.device.windows
         return steps.wall[self.steps.counted]
 
@@ -188,7 +188,7 @@ _KIND = re.compile(
 
 
 def _align(by_rank: dict[int, Attribution]) -> Alignment | None:
-    """Align ranks on their collectives; None where they have none in common.
+    """Align ranks on their collectives; None if they have none in common.
 
     Collectives of a step are matched by kind and order. Clocks are assumed to agree unless a rank
     seems to leave collectives before the last one arrives; then their ends are aligned.
@@ -231,7 +231,7 @@ def _align(by_rank: dict[int, Attribution]) -> Alignment | None:
 
 
 def _while_idle(host: HostTime, rows: pl.DataFrame) -> pl.DataFrame:
-    """Count the wait for a collective that runs beside its host only while the host is idle."""
+    """Count the wait for a collective in another thread only while the host is idle."""
     waits = host.covered(host.category == Category.communication)
     begin = rows["begin"].to_numpy()
     return rows.with_columns(waited=waits.within(begin, begin + rows["waited"].to_numpy()))

@@ -179,7 +179,7 @@ class Decoder:
         return InputError(f"not a trace: {why}", code="not-a-trace", where=self.path, fix=fix)
 
     def _decode(self, part: memoryview) -> Piece | None:
-        """Decode events; None where one of them is invalid."""
+        """Decode events; None if one of them is invalid."""
         array = b"".join((b"[", part, b"]"))
         with suppress(*_UNDECODABLE):
             return _EVENT_LIST.decode(array), array
@@ -227,7 +227,7 @@ _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _LONGEST = 64 << 20
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 BETWEEN = re.compile(rb'\}\s*(,)\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args)"\s*:)')
-# A line break is allowed between events, where a space does as well, but not within a name.
+# Line breaks are allowed between events, where spaces will do too, but not within a name.
 _WITHOUT_CONTROL = bytes.maketrans(bytes(range(32)), b" " * 32)
 _NO_NUMBER = re.compile(
     rb"(?<=[:,\[])(\s*)[+-]?(?:inf(?:inity)?|nan)(?:\([a-z0-9]*\))?(?=\s*[,}\]])", re.IGNORECASE
@@ -261,7 +261,7 @@ def _repair(text: bytes) -> bytes:
 
 
 def _elements(text: bytes) -> tuple[list[bytes], bytes | None]:
-    """Return the elements of a list and the text after its end; None where it does not end.
+    """Return the elements of a list and the text after its end; None if it does not end.
 
     A damaged element extends to the beginning of the next event.
     """
@@ -491,7 +491,7 @@ _LAST = (2**63 - 1) // 1000
 
 
 def _times(events: Sequence[Event], chosen: Sequence[Event], text: bytes, field: str) -> Ints:
-    """Return a time of the chosen events in nanoseconds, `_UNKNOWN` where they have none.
+    """Return a time of the chosen events in nanoseconds, `_UNKNOWN` if they have none.
 
     A double represents times below 2**43 microseconds (100 days) to less than half a nanosecond.
     Larger ones are read from the text, with all their digits.

@@ -129,7 +129,7 @@ class HostTime:
     category: Categories
     step: Indices  # the index of the step
     name: Indices  # what the host did, as an index into names
-    names: list[str]  # for people
+    names: list[str]  # human-readable
     loader: Ints  # nanoseconds of each step spent in the loader
     helpers: tuple[int, ...]  # the threads that ran the backward
     events: Categories  # the category of each event of the trace, or NOTHING
@@ -169,7 +169,7 @@ def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
     helpers = np.unique(trace.thread[backward & (trace.thread != steps.thread)]).tolist()
     main = timeline(trace, nesting, steps.thread)
     others = [timeline(trace, nesting, lane) for lane in helpers]
-    # Collectives of the host run beside its thread; ranges of NCCL only launch work on the device.
+    # Collectives of the host run in parallel; ranges of NCCL only launch work on the device.
     beside = trace.named(lambda x: is_collective(x) and not x.startswith(("nccl:", "rccl:")))
     beside &= (trace.kind == Kind.annotation) & (nesting.lane != steps.thread)
     collectives = Covered.union(trace.begin[beside], trace.ends(beside))
@@ -185,7 +185,7 @@ def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
     pause = min(max(least, share * float(np.median(steps.wall))), most)
     _fill(category, step, begin, end, pause)
     if int((end - begin).sum()) != int(steps.wall.sum()):
-        raise AssertionError("the host's time misses that of the steps")
+        raise AssertionError("the host's time does not add up to that of the steps")
     loading = trace.named(is_loader) & (nesting.lane == steps.thread)
     loading &= trace.kind != Kind.runtime
     loader = Covered.union(trace.begin[loading], nesting.cut[loading])
@@ -284,7 +284,7 @@ def _fill(category: Categories, step: Indices, begin: Ints, end: Ints, pause: fl
 def _names(
     trace: Trace, nesting: Nesting, steps: Steps, begin: Ints, end: Ints, row: Indices
 ) -> tuple[Indices, list[str]]:
-    """Name every piece of the host's time for people.
+    """Return a human-readable name for every piece of the host's time.
 
     A call into the driver is named by its operator, Python code by the innermost function that is
     not in a library or that has a known purpose, such as ``torch.save``, and a stretch without

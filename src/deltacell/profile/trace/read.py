@@ -33,7 +33,7 @@ def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None
         what = f"the trace cannot be read: {error.strerror or error}"
         raise InputError(what, code="unreadable-file", where=path) from error
     fields = table.finish()
-    table.left_out["invalid events"] += decoder.lost
+    table.left_out["damaged"] += decoder.lost
     notices = tuple(_warnings(decoder, table))
     if not len(fields["begin"]):
         fix = " ".join(notices) or "Check the profiler's schedule and record again."

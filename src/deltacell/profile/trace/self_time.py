@@ -1,7 +1,7 @@
 """Self time: assign every moment of a thread to exactly one event.
 
-A moment belongs to the open event that began last, which is the innermost one where events nest.
-Where an event begins inside another and ends after it, the other one is cut at that beginning. So
+A moment belongs to the open event that began last, which is the innermost one if events nest.
+If an event begins inside another and ends after it, the other one is cut at that beginning. So
 the self times of a thread always add up to the union of its events.
 """
 
@@ -22,7 +22,7 @@ from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 class Nesting:
     """How the events of a trace nest, with one entry per event."""
 
-    # The thread. Collectives that run beside it are in separate lanes, from len(threads) on.
+    # The thread. Collectives that run in parallel are in separate lanes, from len(threads) on.
     lane: Indices
     # The enclosing event. It may end before its child if it holds at least half of it.
     parent: Indices
@@ -56,7 +56,7 @@ def nest(trace: Trace) -> Nesting:
         within[rows] = np.where(inside, rows[inner], NOTHING)
         cut[rows], own[rows] = ends, times
         if int(times.sum()) != Covered.union(begin, end).total or int(times.min()) < 0:
-            raise AssertionError("the self times of a thread miss the union of its events")
+            raise AssertionError("self times of a thread do not add up to the union of its events")
     return Nesting(lane, parent, within, cut, own)
 
 
@@ -107,7 +107,7 @@ def _by_lane(lane: Indices) -> Iterator[Indices]:
 
 
 def _parents(begin: Ints, end: Ints) -> Indices:
-    """Return the innermost enclosing events, which are wrong where an event ends after its own."""
+    """Return the innermost event around each; this is only correct if all events nest."""
     parent = np.full(len(begin), NOTHING, dtype=np.int32)
     lasting = np.flatnonzero(end > begin).astype(np.int32)
     starts, stops = begin[lasting], end[lasting]

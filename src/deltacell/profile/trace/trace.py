@@ -18,7 +18,7 @@ from deltacell.arrays import Bools, Indices, Ints
 NAMES: dict[str, Any] = tomllib.loads(
     Path(__file__).with_name("names.toml").read_text(encoding="utf-8")
 )
-NOTHING = -1  # the value of a column of numbers where an event has none
+NOTHING = -1  # the value in a column of numbers if an event has none
 
 
 class Kind(IntEnum):
@@ -73,9 +73,9 @@ class Trace:
     device_name: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the profiler
     warnings: tuple[str, ...] = ()
-    stack: Indices = field(default_factory=lambda: np.empty(0, np.int32))  # or empty
+    stack: Indices = field(default_factory=lambda: np.empty(0, np.int32))  # into stacks, or empty
     stacks: tuple[str, ...] = ()  # in old traces: calls separated by ";", the innermost first
-    shape: Indices = field(default_factory=lambda: np.empty(0, np.int32))  # or empty
+    shape: Indices = field(default_factory=lambda: np.empty(0, np.int32))  # into shapes, or empty
     shapes: tuple[tuple[str, str], ...] = ()  # sizes and types of operators' inputs, as written
     damage: str = ""  # why events are missing, if any are
     strange: Mapping[str, int] = field(default_factory=dict)  # events of unknown categories

@@ -137,7 +137,7 @@
     else choose(chosen);
   }
 
-  // The panel is beside the list on wide screens, and below the row on narrow ones.
+  // The panel is next to the list on wide screens, and below the row on narrow ones.
   function lift() {
     beside.append(panel);
     body.querySelectorAll(".within").forEach((row) => row.remove());

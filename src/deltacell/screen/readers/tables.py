@@ -246,9 +246,9 @@ def _read_rows(form: _Form, study: str, phenotype: str | None) -> WrittenScreen:
     table = form.sheet.below(form.at)
     if form.counts:
         table.refuse(
-            "Every row must have as many genes: put pairs and triples into separate files."
+            "Every row must have the same number of genes: put pairs and triples in separate files."
         )
-        table.notes["form"] = f"the number of genes, {len(form.genes)}, then these"
+        table.notes["form"] = f"{len(form.genes)} genes per row, after their number"
     columns: dict[str, Any] = {"phenotype": phenotype}
     for key, name in {"score": form.scores[phenotype][0], **form.others}.items():
         if key == "study":
