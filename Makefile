@@ -8,6 +8,8 @@ PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-c
 READY := $(VENV)/.ready
 DEMO ?= demo
 WORKERS ?= 2
+# Slow tests wait for processes they started, so one worker more than cores keeps both busy.
+WORKERS_FULL ?= 3
 # Without cached bytecode, every process compiles PyTorch's sources anew: 11 s in place of 4.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -49,7 +51,7 @@ test: setup
 
 test-full: setup
 # One worker runs all tests of a file, which share what is slow to make; slow files come first.
-	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -n $(WORKERS_FULL) --dist loadfile --no-loadscope-reorder
 
 lint: setup
 	$(BIN)/ruff check src tests
