@@ -28,6 +28,7 @@ from typer.testing import CliRunner
 
 from deltacell import Screen
 from deltacell.cli.app import app
+from deltacell.evaluate import runs as evaluation
 from deltacell.models import DangoLoss, LossValue
 from deltacell.train import run as running
 from deltacell.train.compose import compose
@@ -150,13 +151,16 @@ def run_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     """Run lines in an empty folder and return what the program printed.
 
     Synthetic screens have so many genotypes, unless a line asks for another number, and trainings
-    have no more epochs.
+    have no more epochs, or 100 trees.
     """
     whole, train, most = Screen.synthetic, running.train, [1]
 
     def shorter(config: Any, **options: Any) -> Any:
         trainer = replace(config.trainer, epochs=min(config.trainer.epochs, most[0]))
-        return train(replace(config, trainer=trainer), **options)
+        model = config.model
+        if hasattr(model, "rounds"):
+            model = replace(model, rounds=min(model.rounds, 100))
+        return train(replace(config, trainer=trainer, model=model), **options)
 
     def mode(command: list[str], **options: Any) -> Any:
         # One in a process of its own, as all are; to load PyTorch for each would take long.
@@ -185,7 +189,8 @@ def run_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
             said += done.output
         return said
 
-    monkeypatch.setattr(running, "train", shorter)
+    for module in (running, evaluation):
+        monkeypatch.setattr(module, "train", shorter)
     monkeypatch.setattr(running, "subprocess", SimpleNamespace(run=mode))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")

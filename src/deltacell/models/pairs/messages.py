@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+import torch
 from scipy.sparse.linalg import svds
 
 from deltacell.arrays import AnyArray, Bools, Doubles, Floats, Ints, ragged_positions
@@ -121,9 +122,9 @@ def _nearest(rows: sp.csr_array | Floats, k: int = _NEAREST) -> sp.csr_array:
         block: Any = rows[start : start + _GENES_COMPARED] @ rows.T
         cosine = block.toarray() if sp.issparse(block) else block
         cosine[np.arange(len(cosine)), np.arange(start, start + len(cosine))] = -np.inf
-        best = np.argpartition(-cosine, k - 1, axis=1)[:, :k]
-        columns.append(best)
-        values.append(np.take_along_axis(cosine, best, axis=1))
+        best = torch.from_numpy(cosine).topk(k, sorted=False)
+        columns.append(best.indices.numpy())
+        values.append(best.values.numpy())
     positive = np.maximum(np.concatenate(values).ravel(), 0)
     starts = np.arange(0, n * k + 1, k)
     return _symmetric(
