@@ -1,16 +1,18 @@
 """Candidates are what scoring every set of a block gives, and scores are the runs' own."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from deltacell import Cell, Relation
 from deltacell.models import Dango, HeteroCell
 from deltacell.predict import ensemble
+from deltacell.predict.dango import DangoScorer, Rough
 from deltacell.predict.ensemble import hetero_scores, scorer_of_predictors
 from deltacell.predict.gene_sets import Block, Scored
 from deltacell.screen import Genotypes
@@ -158,6 +160,29 @@ def test_neither_order_nor_company_matter(size, seed):
     alone = [scorer.score(rng.permuted(sets[i : i + 1], axis=1)) for i in range(0, 70, 9)]
     for one, other in zip(together.take(slice(None, None, 9)), Scored.join(alone), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_every_part_has_one_shape_because_a_product_of_another_may_round_differently():
+    shapes, sets = [], np.arange(210).reshape(70, 3)
+
+    def score(part: torch.Tensor) -> torch.Tensor:
+        shapes.append(tuple(part.shape))
+        return part.sum(1).double()
+
+    found = DangoScorer._in_parts(SimpleNamespace(_genes=torch.zeros(1)), score, sets, 32)
+    assert found.tolist() == sets.sum(1).tolist()
+    assert set(shapes) == {(32, 3)}
+
+
+single = st.floats(-1e6, 1e6, width=32)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(single, single), min_size=1, max_size=4))
+@example([(2.0**24, 1.0), (1.0, 2.0**24)])
+def test_a_mean_is_as_exact_as_it_says(rows):
+    found = Rough.mean([Rough(torch.tensor(row), 0.0) for row in rows])
+    assert (np.abs(found.scores.double().numpy() - np.mean(rows, axis=0)) <= found.within).all()
 
 
 def test_several_runs_are_their_mean_with_the_spread(refused):
