@@ -14,8 +14,10 @@ from typing import Any
 import lightning_fabric
 import pytest
 import torch
+import typer
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+from deltacell.cli import train as cli
 from deltacell.errors import InputError
 from deltacell.train import processes
 from deltacell.train.config import Config, TrainerConfig
@@ -23,6 +25,7 @@ from deltacell.train.processes import (
     LAUNCHED,
     SAVE,
     STOPPING,
+    RankError,
     StopSignals,
     accelerator_of,
     cores,
@@ -30,6 +33,7 @@ from deltacell.train.processes import (
     died,
     is_launched,
     kill_stalled,
+    launch,
     leave_error,
     make_fabric,
     needs_launch,
@@ -157,6 +161,19 @@ def test_the_first_to_die_is_named_however_many_are_found_dead_at_once(tmp_path)
     assert min([ended, later, raised, killed], key=died) is killed
 
 
+def test_a_rank_that_fails_leaves_its_error(alone, tmp_path):
+    def fail(*_: Any) -> int:
+        return 1 // 0
+
+    alone.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    alone.setattr(processes, "end_with_parent", lambda: None)
+    alone.setattr(cli, "_run", fail)
+    with pytest.raises(typer.Exit) as ended:
+        cli._run_as_rank(Config(), None, "last")
+    assert ended.value.exit_code == 1
+    assert "ZeroDivisionError" in (tmp_path / "error.json").read_text()
+
+
 def test_an_error_for_users_is_its_sentence_and_another_its_traceback(alone, tmp_path):
     assert "SIGKILL" in described(failure(-9))
     alone.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
@@ -211,6 +228,25 @@ gc.disable()
 print(launch([], 1))
 time.sleep(0.5)
 """
+
+
+@pytest.mark.slow
+def test_an_error_of_a_rank_ends_the_others_and_is_told_once(alone, tmp_path):
+    rank = tmp_path / "rank"
+    error = '{"message": "ZeroDivisionError: only rank 1"}'
+    ends = f"echo '{error}' > $TORCHELASTIC_ERROR_FILE; exit 1"
+    rank.write_text(f"#!/bin/sh\nif [ $RANK = 1 ]; then sleep 1; {ends}; fi\nexec sleep 600\n")
+    rank.chmod(0o755)
+    alone.setattr(sys, "executable", str(rank))
+    began, before = time.monotonic(), {one: signal.getsignal(one) for one in signal.valid_signals()}
+    with pytest.raises(RankError) as raised:
+        launch([], 2)
+    for number, handler in before.items():
+        if signal.getsignal(number) != handler:
+            signal.signal(number, handler)
+    assert time.monotonic() - began < 300
+    told = "rank 1 failed, and the other ranks were stopped:\nZeroDivisionError: only rank 1"
+    assert str(raised.value) == told
 
 
 @pytest.mark.slow
