@@ -24,6 +24,7 @@ from deltacell.models.layers import (
     PairwiseCombination,
     gin_message,
     gin_message_gradients,
+    in_precision_of,
 )
 from deltacell.propagate import GENE, METABOLITE, REACTION, Deleted, Delta, Shared
 from deltacell.propagate.workers import gradients_of
@@ -429,3 +430,17 @@ def test_compiled_parts_are_compiled_once(cell, rows_at_a_time):
         counts.append(compiler.frame_count)
     assert counts[0] > 0
     assert counts == [counts[0]] * 3
+
+
+def test_a_module_in_double_precision_is_unchanged_meanwhile_because_threads_share_it():
+    module, seen = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2)), []
+    module.register_forward_pre_hook(lambda *_: seen.append(module[0].weight))
+    weight, x = module[0].weight, torch.rand(4, 3).double()
+    found = in_precision_of(module, x)
+    assert found.dtype == torch.float64
+    assert seen == [weight]
+    exact = copy.deepcopy(module).double()
+    torch.testing.assert_close(found, exact(x), rtol=0, atol=0)
+    found.square().sum().backward()
+    exact(x).square().sum().backward()
+    torch.testing.assert_close(weight.grad, exact[0].weight.grad.float())

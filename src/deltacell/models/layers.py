@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -12,7 +13,6 @@ import numpy as np
 import torch
 from scipy.sparse import coo_array
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional
 
 from deltacell.cell import Metabolism
@@ -191,8 +191,9 @@ def in_precision_of(module: nn.Module, x: Tensor) -> Any:
     own = next(module.parameters()).dtype
     if x.dtype != torch.float64 or own == torch.float64:
         return module(x.to(own))
-    weights = {name: p.double() for name, p in module.named_parameters()}
-    return functional_call(module, weights, (x,))
+    # The module itself must not change for a moment: other threads are using it.
+    weights: dict[int, Any] = {id(p): p.double() for p in module.parameters()}
+    return copy.deepcopy(module, weights)(x)
 
 
 EPS = 1e-5  # added to a variance before its root is taken
