@@ -88,7 +88,7 @@ class Metabolism:
         lengths = {len(rules), len(lower), len(upper), len(pathways) or len(reactions)}
         sizes = len(reactions), len(metabolites)
         if lengths != {sizes[0]} or (table[:, :2] < 0).any() or (table[:, :2] >= sizes).any():
-            what = "columns of the reactions differ in length, or the stoichiometry has others"
+            what = "reaction columns differ in length, or a stoichiometry index is out of range"
             raise InputError(what, code="bad-shape")
         clauses = [clauses_of(rule) for rule in rules]
         names = list(dict.fromkeys(g for rule in clauses for clause in rule for g in clause))

@@ -67,7 +67,7 @@ class DangoLoss:
     ) -> LossValue:
         weights = _checked_weights(prediction, targets, weights)
         if "reconstruction" not in prediction.intermediate:
-            what = "no reconstruction in the prediction; DangoLoss needs Dango, reconstruct=True"
+            what = "no reconstruction in the prediction; call Dango with reconstruct=True"
             raise InputError(what, code="no-reconstruction")
         interaction = (weights * log_cosh(prediction.score - targets)).sum()
         reconstruction = prediction.intermediate["reconstruction"].mean() * weights.sum()
