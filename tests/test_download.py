@@ -48,7 +48,10 @@ def download(server):
 
 
 def test_a_first_download_records_its_checksum_and_is_not_fetched_again(
-    server, download, tmp_path, refused
+    server,
+    download,
+    tmp_path,
+    refused,
 ):
     seen = []
     path, how = get(download, tmp_path, progress=lambda _, d, t: seen.append((d, t)))
@@ -69,7 +72,11 @@ def test_a_first_download_records_its_checksum_and_is_not_fetched_again(
 
 @pytest.mark.parametrize("version", ['"one"', '"two"'])
 def test_a_transfer_cut_off_is_resumed_but_versions_are_never_joined(
-    server, download, tmp_path, version, refused
+    server,
+    download,
+    tmp_path,
+    version,
+    refused,
 ):
     server.hang_up_after = 300_000
     refused("no-download", get, download, tmp_path)

@@ -115,7 +115,8 @@ def test_what_is_no_directory_of_ours_says_so(stored, tmp_path, refused):
 
 
 @pytest.mark.parametrize(
-    "outside", ["../secret.arrow", "/etc/hostname", "sub/numbers.arrow", "..", ""]
+    "outside",
+    ["../secret.arrow", "/etc/hostname", "sub/numbers.arrow", "..", ""],
 )
 def test_a_file_not_beside_the_manifest_is_not_opened(stored, outside, monkeypatch, refused):
     store.write(stored.parent / "other", "cell", PARTS, {})
@@ -239,7 +240,12 @@ def test_an_interruption_leaves_nothing_either(tmp_path, monkeypatch):
 @pytest.mark.parametrize("came", ["thesis", "cell", "file", "screen"])
 @pytest.mark.parametrize("overwrite", [True, False])
 def test_what_came_while_it_was_being_made_is_left_alone(
-    tmp_path, monkeypatch, exchange, came, overwrite, refused
+    tmp_path,
+    monkeypatch,
+    exchange,
+    came,
+    overwrite,
+    refused,
 ):
     """Between the check of a place and the rename anything may be put there."""
     path = tmp_path / "thing"

@@ -26,7 +26,13 @@ def made(tmp_path_factory):
     screen = dc.Screen.synthetic(cell, n=300)
     split = dc.Split.gene(screen, seed=0)
     run = dc.fit(
-        "pairs", cell, screen, split, rounds=10, directory=folder / "runs" / "pairs", progress=False
+        "pairs",
+        cell,
+        screen,
+        split,
+        rounds=10,
+        directory=folder / "runs" / "pairs",
+        progress=False,
     )
     return cell, screen, split, run
 
@@ -156,7 +162,12 @@ def test_a_split_of_ones_own_is_kept(made, tmp_path, refused):
         kept = getattr(dc.Run(run.path).loaded.data.split, part)
         np.testing.assert_array_equal(kept, getattr(own, part))
     refused(
-        "other-split", dc.evaluate, run, screen, dc.Split.random(screen, seed=3), progress=False
+        "other-split",
+        dc.evaluate,
+        run,
+        screen,
+        dc.Split.random(screen, seed=3),
+        progress=False,
     )
 
 

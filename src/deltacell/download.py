@@ -31,7 +31,10 @@ DOWNLOADS = {one.name: one for one in (Download(*line.split("\t")) for line in _
 
 
 def get(
-    download: Download, folder: str | os.PathLike[str], *, progress: Progress | None = None
+    download: Download,
+    folder: str | os.PathLike[str],
+    *,
+    progress: Progress | None = None,
 ) -> tuple[Path, str]:
     """Download a file unless it exists; return its path and where its checksum comes from.
 

@@ -39,7 +39,11 @@ FEWEST_UNTESTED = 0.01
 
 
 def steps(
-    folder: Path, out: Path, top: int, overrides: Sequence[str], tell: Callable[[str], None]
+    folder: Path,
+    out: Path,
+    top: int,
+    overrides: Sequence[str],
+    tell: Callable[[str], None],
 ) -> Iterator[tuple[str, bool, list[str]]]:
     """Import a folder, fit, test, rank ``top`` sets and write the page.
 
@@ -85,7 +89,10 @@ def _what_to_rank(data: TrainingData) -> tuple[str, str]:
 
 
 def _tell_how_long(
-    config: Config, data: TrainingData, sets: str, tell: Callable[[str], None]
+    config: Config,
+    data: TrainingData,
+    sets: str,
+    tell: Callable[[str], None],
 ) -> None:
     # With a list of hits, a second fit is for the tested pairs that are not listed.
     predictor, trees = cast(Any, build_fitted(config)), cast(Any, baseline(BASELINES[1]))
@@ -104,7 +111,7 @@ def _tell_how_long(
     tell(
         f"By a trial on a few of {len(data.split.train):,} genotypes: fitting takes {_range(fit)}, "
         f"testing {_range(test)}, ranking {n_sets:,} {sets} {_range(ranking)}; "
-        f"{_range(fit + test + ranking)} in all. Ctrl-C stops it; rerun the command to resume."
+        f"{_range(fit + test + ranking)} in all. Ctrl-C stops it; rerun the command to resume.",
     )
 
 

@@ -113,7 +113,10 @@ def write(
 
 
 def write_manifest(
-    directory: Path, kind: str, parts: Mapping[str, Mapping[str, Any]], meta: Mapping[str, Any]
+    directory: Path,
+    kind: str,
+    parts: Mapping[str, Mapping[str, Any]],
+    meta: Mapping[str, Any],
 ) -> None:
     manifest: dict[str, Any] = {
         "format": "deltacell",
@@ -130,7 +133,10 @@ def write_manifest(
 
 @contextmanager
 def new_directory(
-    path: str | os.PathLike[str], kind: str, *, overwrite: bool = False
+    path: str | os.PathLike[str],
+    kind: str,
+    *,
+    overwrite: bool = False,
 ) -> Iterator[Path]:
     """Yield a temporary directory to fill, which becomes `path` if the block ends without an error.
 

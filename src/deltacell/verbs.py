@@ -197,7 +197,11 @@ def fit(
 
 
 def _data_of(
-    config: Config, home: Path, cell: Cell, screen: Screen, split: Split
+    config: Config,
+    home: Path,
+    cell: Cell,
+    screen: Screen,
+    split: Split,
 ) -> tuple[Config, TrainingData]:
     """Return the config and the data of objects, which are saved if they are not on disk."""
     options = dict(split.options)
@@ -312,7 +316,9 @@ class Ranked(Ranking, Shown):
         return result
 
     def page_data(
-        self, link: str | None = None, progress: Progress = lambda what, done, total: None
+        self,
+        link: str | None = None,
+        progress: Progress = lambda what, done, total: None,
     ) -> dict[str, Any]:
         """Return the data of the HTML page as a JSON-serialisable dict: `to_json` with evidence.
 

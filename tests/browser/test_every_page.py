@@ -92,7 +92,7 @@ def test_all_controls_are_reached_by_tab_and_the_focus_is_seen(browser, pages, n
         browser.press("Tab")
         seen = browser.run(
             f"(e => e === document.body ? null : [e.matches('{controls}'),"
-            " getComputedStyle(e).outlineStyle])(document.activeElement)"
+            " getComputedStyle(e).outlineStyle])(document.activeElement)",
         )
         if seen is None:
             break

@@ -35,7 +35,7 @@ def table_of(browser, title):
     found: str = browser.run(
         f"""(() => {{ const s = [...document.querySelectorAll('section.table')]
         .find(s => s.querySelector('h2').innerText.startsWith({json.dumps(title)}));
-        s.querySelector('details').open = true; s.scrollIntoView(); return '#' + s.id; }})()"""
+        s.querySelector('details').open = true; s.scrollIntoView(); return '#' + s.id; }})()""",
     )
     return found
 

@@ -41,7 +41,7 @@ def left(browser):
     browser.run("(f => f.hidden || f.click())(document.getElementById('further'))")
     return browser.run(
         "[...document.querySelectorAll('#rows tr[data-row]')].filter(r => r.checkVisibility())"
-        ".map(r => Number(r.dataset.row))"
+        ".map(r => Number(r.dataset.row))",
     )
 
 
@@ -57,7 +57,7 @@ def set_facet(browser, name, said):
         f"""((s, text) => {{
         s.value = [...s.options].find(o => o.textContent.startsWith(text)).value;
         s.dispatchEvent(new Event('change')); }})
-        (document.querySelector('[data-facet={name}]'), {json.dumps(said)})"""
+        (document.querySelector('[data-facet={name}]'), {json.dumps(said)})""",
     )
 
 
@@ -101,7 +101,9 @@ def test_hostile_names_are_found_shown_and_do_not_run(opened, page, result, host
 
 
 def test_a_gene_whose_name_a_shell_would_take_apart_is_in_no_command(
-    browser, made_ranking, tmp_path
+    browser,
+    made_ranking,
+    tmp_path,
 ):
     for name, is_there in (("$(reboot)", False), ("-x", False), ("YAL001W-A", True)):
         made = made_ranking(1)
@@ -151,7 +153,7 @@ def test_a_chosen_row_is_drawn_with_all_its_genes_and_links(opened, result):
             "(s => { const b = s.getBoundingClientRect(); return [...s.querySelectorAll("
             "'circle, path')].every(e => { const c = e.getBoundingClientRect(); return c.left >= "
             "b.left - 1 && c.right <= b.right + 1 && c.top >= b.top - 1 && c.bottom <= b.bottom "
-            "+ 1; }); })(document.querySelector('.network'))"
+            "+ 1; }); })(document.querySelector('.network'))",
         )
     gene = result["rows"][none]["genes"][1]
     opened.click("#panel .more-of button:nth-of-type(2)")
@@ -163,7 +165,7 @@ def focus(browser):
     return browser.run(
         "(e => ({id: e.id, row: e.dataset.row === undefined ? null : Number(e.dataset.row),"
         " facet: e.dataset.facet || null,"
-        " seen: getComputedStyle(e).outlineStyle !== 'none'}))(document.activeElement)"
+        " seen: getComputedStyle(e).outlineStyle !== 'none'}))(document.activeElement)",
     )
 
 
@@ -177,7 +179,7 @@ def test_the_keyboard_alone_suffices(opened, result):
         met.append(focus(opened))
         assert met[-1]["seen"]
     assert [one["facet"] for one in met if one["facet"]] == [
-        *("end", "status", "relation", "pathway", "complex", "evidence", "linked")
+        *("end", "status", "relation", "pathway", "complex", "evidence", "linked"),
     ]
     # The rows are one stop, on which the arrows go from set to set.
     assert met[-1]["row"] == of_gene[0]
@@ -243,7 +245,7 @@ def test_the_evidence_is_shown_filtered_by_and_downloaded(browser, made_ranking,
     # What is downloaded is caught before it becomes a file.
     browser.run(
         "URL.createObjectURL = (blob) => { blob.text().then((text) => { window.csv = text; });"
-        " return '#'; }"
+        " return '#'; }",
     )
     browser.click("#download")
     lines = browser.run("window.csv").strip().split("\n")

@@ -19,7 +19,10 @@ def relation(name, source, target, n_genes=3, directed=False):
 @pytest.fixture
 def cell():
     genes = Genes(
-        ["YAL001C", "YBR002W", "YCL003C"], ["TFC3", None, None], start=[5, 9, -1], end=[6, 12, -1]
+        ["YAL001C", "YBR002W", "YCL003C"],
+        ["TFC3", None, None],
+        start=[5, 9, -1],
+        end=[6, 12, -1],
     )
     return Cell(
         genes,

@@ -38,7 +38,7 @@ def test_genes_of_a_table_have_all_their_names_and_what_is_unknown_is_dropped_or
             "standard": ["RAD52", None],
             "aliases": [["RAD-52"], []],
             "description": ["Protein that stimulates strand exchange", None],
-        }
+        },
     )
     networks = {"physical": pd.DataFrame({"a": ["rad-52", "RAD52"], "b": ["YER095W", "XYZ"]})}
     cell = dc.Cell.from_tables(networks, genes, on_unknown="drop")

@@ -202,13 +202,16 @@ def run_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 @pytest.mark.parametrize("page", RUN, ids=name_of)
 def test_the_commands_of_a_page_run_as_written(page: Path, run_lines: Any) -> None:
     run_lines(
-        "\n".join([STAGES.get(name_of(page), ""), *blocks(page, "bash")]), genotypes=4000, epochs=3
+        "\n".join([STAGES.get(name_of(page), ""), *blocks(page, "bash")]),
+        genotypes=4000,
+        epochs=3,
     )
 
 
 @pytest.mark.slow
 def test_the_readme_runs_as_written_and_its_demo_finds_what_was_planted(
-    tmp_path: Path, run_lines: Any
+    tmp_path: Path,
+    run_lines: Any,
 ) -> None:
     written = blocks(ROOT / "README.md", "bash")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")

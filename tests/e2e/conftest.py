@@ -36,7 +36,10 @@ def typed() -> Run:
     """
 
     def run(
-        folder: Path, *arguments: str | Path, code: int = 0, fresh: bool = False
+        folder: Path,
+        *arguments: str | Path,
+        code: int = 0,
+        fresh: bool = False,
     ) -> subprocess.CompletedProcess[str]:
         words = list(map(str, arguments))
         done = _in_a_process(folder, words) if fresh else _here(folder, words)

@@ -67,7 +67,9 @@ def test_an_import_tells_of_every_row_and_is_replaced_only_when_asked(deltacell,
 
 
 def test_a_network_a_screen_and_a_feature_of_ones_own_are_imported_and_trained_on(
-    deltacell, info, tmp_path
+    deltacell,
+    info,
+    tmp_path,
 ):
     names = [f"YAL{i:03}C" for i in range(1, 13)]
     pairs = list(combinations(names, 2))
@@ -89,7 +91,7 @@ def test_a_network_a_screen_and_a_feature_of_ones_own_are_imported_and_trained_o
     _, found = info("data")
     assert [r["relation"] for r in found["cell"]["relations"]] == ["ppi"]
     assert found["cell"]["features"] == [
-        {"feature": "fitness", "width": 2, "known": 12, "missing": pytest.approx(10 / 24)}
+        {"feature": "fitness", "width": 2, "known": 12, "missing": pytest.approx(10 / 24)},
     ]
     assert found["screens"]["mine"]["kinds"] == {"digenic": 66, "trigenic": 5}
     settings = "model=dango model.relations=[ppi] model.lambdas.ppi=1.0 model.hidden=8 "

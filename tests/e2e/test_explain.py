@@ -110,7 +110,10 @@ NOT_TRACES = {
     ],
 )
 def test_what_cannot_be_read_or_written_is_an_error(
-    deltacell: Run, tmp_path: Path, words: tuple[str, ...], said: str
+    deltacell: Run,
+    tmp_path: Path,
+    words: tuple[str, ...],
+    said: str,
 ) -> None:
     for name, text in (NOT_TRACES | {"t.json": trace_of("aten::mul")}).items():
         (tmp_path / name).write_text(text)

@@ -45,7 +45,8 @@ def delayed_loss(patch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("plant", "part"), [(delayed_loader, "data loading"), (delayed_loss, "loss")]
+    ("plant", "part"),
+    [(delayed_loader, "data loading"), (delayed_loss, "loss")],
 )
 def test_a_delay_is_found_and_named(plant, part, plain, tmp_path, monkeypatch, training):
     plant(monkeypatch)

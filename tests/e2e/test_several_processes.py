@@ -14,7 +14,8 @@ from deltacell.profile.record import Status, read_run
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        len(os.sched_getaffinity(0)) < 2, reason="two processes need two cores here"
+        len(os.sched_getaffinity(0)) < 2,
+        reason="two processes need two cores here",
     ),
 ]
 BROUGHT_DOWN = 60

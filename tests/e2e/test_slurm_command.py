@@ -70,7 +70,10 @@ def wait_for(done, job=None):
 @pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two processes need two cores here")
 def test_a_job_of_an_array_saves_when_it_is_stopped_and_goes_on_when_it_is_back(
-    deltacell, tmp_path, submit, training
+    deltacell,
+    tmp_path,
+    submit,
+    training,
 ):
     words = (*training.SMALL, "trainer.epochs=100000", "trainer.devices=2")
     text = deltacell("slurm", "train", *words, "--seeds", "0-1", "--requeue").stdout

@@ -24,19 +24,24 @@ def tables(tmp_path_factory):
     cell = Cell.synthetic("demo")
     frame = Screen.synthetic(cell, n=250).to_polars().filter(pl.col("genes").list.len() == 2)
     frame.select(
-        gene1=pl.col("genes").list.get(0), gene2=pl.col("genes").list.get(1), score="score"
+        gene1=pl.col("genes").list.get(0),
+        gene2=pl.col("genes").list.get(1),
+        score="score",
     ).write_csv(folder / "screen.tsv", separator="\t")
     edges = cell.relation("physical").edges()
     names = cell.genes.systematic
     pl.DataFrame(
-        {"a": [names[i] for i in edges.source], "b": [names[i] for i in edges.target]}
+        {"a": [names[i] for i in edges.source], "b": [names[i] for i in edges.target]},
     ).write_csv(folder / "physical.csv", include_header=False)
     return folder
 
 
 @pytest.mark.slow
 def test_two_tables_become_a_page_however_often_it_was_stopped(
-    tables, tmp_path, capsys, monkeypatch
+    tables,
+    tmp_path,
+    capsys,
+    monkeypatch,
 ):
     out = tmp_path / "results"
 
@@ -58,7 +63,7 @@ def test_two_tables_become_a_page_however_often_it_was_stopped(
     assert set(rows["status"]) == {"untested"}
     assert "<table" in (out / "ranking.html").read_text()
     assert {"additive", "boosted_trees"} < set(
-        json.loads((out / "evaluation.json").read_text())["predictors"]
+        json.loads((out / "evaluation.json").read_text())["predictors"],
     )
     assert pl.read_csv(out / "ranking.csv").height == rows.height
     # A second time nothing is done.

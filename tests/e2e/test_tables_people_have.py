@@ -91,7 +91,8 @@ def imported(tmp_path):
             (folder / file).write_bytes(data)
         out = tmp_path / "data"
         result = CliRunner().invoke(
-            app, ["data", "import", str(folder), "--out", str(out), *options]
+            app,
+            ["data", "import", str(folder), "--out", str(out), *options],
         )
         if result.exception is not None:
             assert not out.exists()
@@ -135,10 +136,13 @@ def test_the_form_is_read(imported, name):
     ],
 )
 def test_a_number_of_unknown_meaning_is_asked_about_and_nothing_is_written(
-    imported, content, columns, refused
+    imported,
+    content,
+    columns,
+    refused,
 ):
     assert refused("unknown-columns", imported, "mine.csv", content).fields == {
-        "files": ["mine.csv"]
+        "files": ["mine.csv"],
     }
     out = imported("mine.csv", content, "--columns", columns)
     assert scores(Screen.load(out / "screens" / "mine")) == PAIRS
@@ -201,7 +205,11 @@ TERMS = {
             f"SGD\tS{i}\t{gene}\tinvolved_in\tGO:0006281\tPMID:1\t{code}\t\tP\tname\t{orf}|x\t"
             "protein\ttaxon:559292\t20200101\tSGD\t\t\n"
             for i, (gene, orf, code) in enumerate(
-                [("TFC3", "YAL001C", "IDA"), ("VPS8", "YAL002W", "IMP"), ("EFB1", "YAL003W", "IGI")]
+                [
+                    ("TFC3", "YAL001C", "IDA"),
+                    ("VPS8", "YAL002W", "IMP"),
+                    ("EFB1", "YAL003W", "IGI"),
+                ],
             )
         ),
         "GO:0006281",

@@ -23,7 +23,10 @@ def groups(evaluation, by):
 
 
 def test_groups_cover_the_test_part_and_values_are_those_of_the_rows(
-    evaluation, screen, split, predictions
+    evaluation,
+    screen,
+    split,
+    predictions,
 ):
     for by in ("test", "unseen", "kind", "perturbation"):
         assert sum(group.rows for group in groups(evaluation, by)) == len(split.test)
@@ -129,7 +132,9 @@ def test_the_result_is_plain_json_and_the_same_again(evaluation, cell, screen, s
 
 
 def test_rows_beyond_a_threshold_are_a_group_where_two_parts_answer_with_their_size(
-    cell, screen, split
+    cell,
+    screen,
+    split,
 ):
     score = screen.column("score")[split.test]
     truth = torch.tensor(score.astype(float))
@@ -266,7 +271,11 @@ def test_the_ceiling_is_what_the_truth_itself_reaches(noise):
 
 @pytest.mark.slow
 def test_all_figures_go_into_one_folder_and_are_the_same_again(
-    tmp_path, cell, screen, split, refused
+    tmp_path,
+    cell,
+    screen,
+    split,
+    refused,
 ):
     rng = np.random.default_rng(0)
     zeros = np.zeros(len(split.test))
@@ -304,7 +313,10 @@ def test_residuals_go_to_the_degree_of_each_gene():
     ]
     cell, genotypes = Cell(["a", "b", "c", "d"], relations), Genotypes.of([(0, 3), (0,), (3,)])
     degree, low, mean, high, rms = residual_by_degree(
-        cell, genotypes, np.array([1.0, 3.0, -1.0]), bins=2
+        cell,
+        genotypes,
+        np.array([1.0, 3.0, -1.0]),
+        bins=2,
     )
     np.testing.assert_allclose(degree, [0, 3])
     np.testing.assert_allclose([low, mean, high], [[-0.5, 1.5], [0, 2], [0.5, 2.5]])

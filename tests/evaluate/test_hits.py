@@ -158,7 +158,9 @@ def test_precision_of_the_first_counts_by_weight_and_shares_ties(k):
     positive = rng.integers(0, 2, 40).astype(float)
     weight = rng.integers(1, 4, 40)
     found = precision_of_first(k, float(weight.sum()))(
-        Column(prediction), Column(positive), Weights(weight[None].astype(float))
+        Column(prediction),
+        Column(positive),
+        Weights(weight[None].astype(float)),
     )
     # Each row written out as often as it counts, in many random orders of equal predictions.
     rows = np.repeat(np.arange(40), weight)

@@ -39,7 +39,8 @@ def test_nothing_is_lost_or_misread_whatever_is_damaged_or_fails(tmp_path: Path)
 
 
 def test_what_is_accepted_and_wrong_is_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "file").write_text("0123456789" * 100)
     unsealed = {"file": ("file", lambda folder: (folder / "file").read_bytes()[:500])}
@@ -47,7 +48,7 @@ def test_what_is_accepted_and_wrong_is_a_failure(
     cases = islice(faults.flips(tmp_path, "file", random.Random(0)), 200)
     outcomes = [faults.outcome_of(read, expected) for read, expected in cases]
     assert {(outcome, bool(problem)) for outcome, problem in outcomes} == {
-        *(("right", False), ("failures", True))
+        *(("right", False), ("failures", True)),
     }
 
 

@@ -14,7 +14,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("number", "words"), [(signal.SIGINT, ["--top", "300"]), (signal.SIGTERM, ["--below", "9"])]
+    ("number", "words"),
+    [(signal.SIGINT, ["--top", "300"]), (signal.SIGTERM, ["--below", "9"])],
 )
 def test_the_file_is_the_same_whenever_it_was_stopped(runs, tmp_path, monkeypatch, number, words):
     # It saves after every block, and blocks are so small that there are many.

@@ -55,7 +55,7 @@ def cells(draw, min_genes=0):
             st.lists(
                 st.just(Source("f.txt", "0" * 64, "reader", Counts(3, 2, {"self loop": 1}), "r")),
                 max_size=1,
-            )
+            ),
         ),
         synthetic=draw(st.none() | st.just({"name": "demo", "seed": 3})),
     )
@@ -111,7 +111,10 @@ def test_cells_that_differ_have_different_checksums(data, cell):
         new = replace(old, name=name + "x")
     elif old.n_edges and data.draw(st.booleans(), label="reweigh"):
         new = relation_of(
-            name, [*zip(source, target, weight + 1, strict=True)], cell.n_genes, old.directed
+            name,
+            [*zip(source, target, weight + 1, strict=True)],
+            cell.n_genes,
+            old.directed,
         )
     else:
         new = Relation(name, old.indptr, old.indices, old.weights, directed=not old.directed)
@@ -175,7 +178,9 @@ def test_a_subset_is_the_cell_of_those_genes(data, cell):
         assert part.relation(name).counts.read == relation.counts.read
     for name, feature in cell.features.items():
         assert np.array_equal(
-            part.features[name].values, feature.values[list(chosen)], equal_nan=True
+            part.features[name].values,
+            feature.values[list(chosen)],
+            equal_nan=True,
         )
         assert np.array_equal(part.features[name].known, feature.known[list(chosen)])
     for name, annotation in cell.annotations.items():

@@ -16,7 +16,9 @@ LAMBDAS = {"a": 0.1, "b": 1.0, "c": 0.5}
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 
 gene_sets = st.lists(
-    st.lists(st.integers(0, N - 1), min_size=1, max_size=6, unique=True), min_size=1, max_size=7
+    st.lists(st.integers(0, N - 1), min_size=1, max_size=6, unique=True),
+    min_size=1,
+    max_size=7,
 )
 seeds = st.integers(0, 2**32)
 
@@ -66,7 +68,10 @@ def problems(draw):
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     adjacency = rng.random((n, n)) < draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
     relation = Relation.from_edges(
-        "r", *adjacency.nonzero(), n_genes=n, directed=draw(st.booleans())
+        "r",
+        *adjacency.nonzero(),
+        n_genes=n,
+        directed=draw(st.booleans()),
     )
     scale = draw(st.sampled_from([1e-3, 1.0, 30.0]))
     shapes = ((n, hidden), (n, hidden), (n,))
@@ -123,7 +128,8 @@ def test_no_matrix_of_all_pairs_is_formed_and_nothing_as_long_as_the_edges_kept(
     assert largest_allocation(dense_loss) >= all_pairs
     assert largest_allocation(closed_form_loss) < all_pairs / 10
     with torch.autograd.graph.saved_tensors_hooks(
-        lambda t: (kept.append(t.numel()), t)[1], lambda t: t
+        lambda t: (kept.append(t.numel()), t)[1],
+        lambda t: t,
     ):
         closed_form_loss(*inputs, matrix, 0.1)
     assert max(kept) == n * 4 < matrix.n_entries

@@ -115,7 +115,9 @@ def test_without_gene_effects_resampled_genes_are_conservative_by_what_is_docume
 
 @given(
     sets=st.lists(
-        st.lists(st.integers(0, 9), min_size=1, max_size=3, unique=True), min_size=1, max_size=15
+        st.lists(st.integers(0, 9), min_size=1, max_size=3, unique=True),
+        min_size=1,
+        max_size=15,
     ),
     seed=seeds,
 )
@@ -286,7 +288,7 @@ def numbers(evaluation):
             for group in evaluation.groups
             for of_name in (*group.scores.values(), *group.differences["model"].values())
             for e in of_name.values()
-        ]
+        ],
     )
 
 

@@ -15,7 +15,9 @@ from deltacell.models.gene_vectors import feature_vectors, vector_width
 from deltacell.screen import Genotypes
 
 VALUES = st.one_of(
-    st.just(float("nan")), st.floats(-1e3, 1e3, width=32), st.sampled_from([0.0, -0.0, 1.0])
+    st.just(float("nan")),
+    st.floats(-1e3, 1e3, width=32),
+    st.sampled_from([0.0, -0.0, 1.0]),
 )
 
 

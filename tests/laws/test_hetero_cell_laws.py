@@ -95,7 +95,13 @@ def rule_cell(rule):
     relation = Relation.from_edges("r", [1, 2, 3], [2, 3, 4], n_genes=6, directed=False)
     stoichiometry = [(0, 0, -1.0), (0, 1, 1.0), (1, 1, -2.0)]
     metabolism = Metabolism.build(
-        genes, ["q0", "q1"], ["p0", "p1"], stoichiometry, [rule, "g3"], [0.0] * 2, [1.0] * 2
+        genes,
+        ["q0", "q1"],
+        ["p0", "p1"],
+        stoichiometry,
+        [rule, "g3"],
+        [0.0] * 2,
+        [1.0] * 2,
     )
     return Cell(genes, [relation], metabolism)
 

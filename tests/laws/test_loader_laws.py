@@ -23,7 +23,9 @@ def screens(draw):
     sets = draw(st.lists(st.lists(gene, min_size=1, max_size=5, unique=True), min_size=1))
     scores = np.random.default_rng(draw(seeds)).normal(size=len(sets))
     return Screen.build(
-        Genes(f"g{i}" for i in range(N_GENES)), Genotypes.of(sets), score=scores.astype(np.float32)
+        Genes(f"g{i}" for i in range(N_GENES)),
+        Genotypes.of(sets),
+        score=scores.astype(np.float32),
     )
 
 
@@ -92,7 +94,9 @@ def test_every_genotype_once_an_epoch_in_the_same_global_batches(data, screen, w
 @LAW
 @given(st.data(), screens(), st.integers(1, 5))
 def test_batches_equal_slicing_row_by_row_and_weights_add_up_to_one_over_the_ranks(
-    data, screen, world_size
+    data,
+    screen,
+    world_size,
 ):
     how = data.draw(settings_of(screen))
     whole = [b.rows.tolist() for b in Loader(screen, **how)]
@@ -137,7 +141,9 @@ def test_other_epoch_or_seed_other_order(seed, epoch):
     # The chance that two orders of 40 genotypes agree is 1 in 40!.
     n = 40
     screen = Screen.build(
-        Genes(f"g{i}" for i in range(n)), Genotypes.of([[i] for i in range(n)]), score=0.0
+        Genes(f"g{i}" for i in range(n)),
+        Genotypes.of([[i] for i in range(n)]),
+        score=0.0,
     )
 
     def order(seed, epoch):

@@ -47,7 +47,7 @@ def problem(seed, sizes=(2, 2, 3)):
     for name, directed in (("links", False), ("regulates", True)):
         edges = rng.integers(0, N, (2, 30))
         relations.append(
-            Relation.from_edges(name, *edges, rng.random(30), n_genes=N, directed=directed)
+            Relation.from_edges(name, *edges, rng.random(30), n_genes=N, directed=directed),
         )
     profile = rng.normal(size=(N, 20))
     profile[rng.random((N, 20)) < 0.3] = np.nan

@@ -111,7 +111,11 @@ def test_training_takes_the_same_course():
     found["delta, sparse"] = curve("delta", Delta(tile=3, workers=2, **SPARSE))
     for name, losses in found.items():
         torch.testing.assert_close(
-            losses, expected, rtol=1e-9, atol=1e-11, msg=lambda m, n=name: f"{n}: {m}"
+            losses,
+            expected,
+            rtol=1e-9,
+            atol=1e-11,
+            msg=lambda m, n=name: f"{n}: {m}",
         )
 
 

@@ -14,7 +14,9 @@ from deltacell.train.data import Standard
 
 N = 16
 betas = st.lists(
-    st.sampled_from([0.0, 0.0008, 0.01, 0.23, -0.25, 0.6, 1.0]), min_size=0, max_size=3
+    st.sampled_from([0.0, 0.0008, 0.01, 0.23, -0.25, 0.6, 1.0]),
+    min_size=0,
+    max_size=3,
 )
 scales = st.sampled_from([0.1, 1.0, 4.0, 12.0])
 seeds = st.integers(0, 2**32)

@@ -75,7 +75,8 @@ def whole(case: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(c, marks=pytest.mark.slow) if c != "dango" else c for c in CASES]
+    "case",
+    [pytest.param(c, marks=pytest.mark.slow) if c != "dango" else c for c in CASES],
 )
 @settings(max_examples=4, deadline=None)
 @given(kills=st.lists(st.integers(0, 21), min_size=1, max_size=2), every=st.integers(1, 5))

@@ -138,7 +138,10 @@ def test_random_keeps_sets_together(screen, seed, validation, test):
 @LAW
 @given(screens(), seeds, st.floats(0.05, 0.4), st.floats(0.05, 0.4))
 def test_held_out_genes_are_in_every_test_genotype_and_nowhere_else(
-    screen, seed, share, validation
+    screen,
+    seed,
+    share,
+    validation,
 ):
     split = made(lambda: Split.gene(screen, seed, held_out=share, validation=validation))
     held, sets = set(split.held_out.tolist()), sets_of(screen)

@@ -21,7 +21,7 @@ from deltacell.profile.trace.read import read_trace
 law = settings(max_examples=40, deadline=None)
 forking_law = settings(max_examples=15, deadline=None)
 names = st.text(max_size=12) | st.sampled_from(
-    ['}, {"ph": "X"', '{"ph":"B"}]', "\\", '"', "]}", "a\\u0041", "\ud7ff\U0001f600"]
+    ['}, {"ph": "X"', '{"ph":"B"}]', "\\", '"', "]}", "a\\u0041", "\ud7ff\U0001f600"],
 )
 # Few begins, so that of many events some begin together.
 begins = st.integers(0, 3) | st.integers(0, 10**13)

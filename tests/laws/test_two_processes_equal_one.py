@@ -18,7 +18,8 @@ from deltacell.train.run_directory import Checkpoints, metrics_of
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        len(os.sched_getaffinity(0)) < 2, reason="two processes need two cores here"
+        len(os.sched_getaffinity(0)) < 2,
+        reason="two processes need two cores here",
     ),
 ]
 SMALL = (

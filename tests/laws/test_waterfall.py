@@ -12,7 +12,7 @@ SECONDS = st.floats(0, 1e4, allow_subnormal=False).map(lambda s: s if s > 1e-9 e
 PARTS = st.dictionaries(st.sampled_from(["loader", "forward", "backward", "other"]), SECONDS)
 OUTSIDE = st.dictionaries(st.sampled_from(["validation", "checkpoint"]), SECONDS)
 FACTS = st.fixed_dictionaries(
-    {"device": st.sampled_from(["cpu", "cuda", None]), "ranks": st.sampled_from([1, 4, None])}
+    {"device": st.sampled_from(["cpu", "cuda", None]), "ranks": st.sampled_from([1, 4, None])},
 )
 
 
@@ -36,7 +36,8 @@ def test_bars_add_up_to_the_gap_and_every_fact_that_differs_is_named(a, b):
     for fall in compared.falls:
         scale = max(fall.a, fall.b, 1e-30)
         assert math.fsum(bar.change for bar in fall.bars) == pytest.approx(
-            fall.b - fall.a, abs=1e-12 * scale
+            fall.b - fall.a,
+            abs=1e-12 * scale,
         )
         assert fall.gap == pytest.approx(fall.b - fall.a, abs=1e-12 * scale)
         if abs(fall.gap) > 1e-6 * scale:

@@ -52,7 +52,8 @@ def rule_trees(names):
     return st.recursive(
         st.sampled_from(names),
         lambda inner: st.tuples(
-            st.sampled_from(["and", "or"]), st.lists(inner, min_size=1, max_size=3)
+            st.sampled_from(["and", "or"]),
+            st.lists(inner, min_size=1, max_size=3),
         ),
         max_leaves=6,
     )
@@ -255,7 +256,11 @@ def assert_equals_deleting(strategy, model, cell, genotypes, expected=None):
     found = results(model, strategy, cell, genotypes)
     for name, tensor in expected.items():
         torch.testing.assert_close(
-            found[name], tensor, rtol=EXACT, atol=EXACT, msg=lambda m, name=name: f"{name}: {m}"
+            found[name],
+            tensor,
+            rtol=EXACT,
+            atol=EXACT,
+            msg=lambda m, name=name: f"{name}: {m}",
         )
 
 

@@ -52,7 +52,11 @@ def test_what_it_returns_and_a_profiler_shows():
     for k, name in enumerate(STRING_RELATIONS):
         head, matrix = model.reconstruction.heads[k], SparseMatrix.of(cell.relation(name))
         plain = dense_loss(
-            found["networks"][k], head.weight, head.bias, matrix, STRING_LAMBDAS[name]
+            found["networks"][k],
+            head.weight,
+            head.bias,
+            matrix,
+            STRING_LAMBDAS[name],
         )
         torch.testing.assert_close(found["reconstruction"][k], plain)
     few = {name for name, value in STRING_LAMBDAS.items() if value == 0.1}
@@ -172,7 +176,8 @@ BATCHES = [[[i, i + 1, i + 2] for i in range(8)], [[1, 2], [3]], [[1, 2, 3, 4, 5
 
 
 @pytest.mark.parametrize(
-    "options", [{"backend": "eager", "fullgraph": True}, pytest.param({}, marks=pytest.mark.slow)]
+    "options",
+    [{"backend": "eager", "fullgraph": True}, pytest.param({}, marks=pytest.mark.slow)],
 )
 def test_compiled_parts_are_the_same_and_compiled_once(options):
     torch._dynamo.reset()

@@ -151,7 +151,12 @@ def test_a_step_neither_waits_nor_loops_over_genotypes(cell):
 def test_bfloat16_autocast(cell, genotypes, combine, rows_at_a_time):
     strategy = Shared(rows_at_a_time=rows_at_a_time)
     model = small(
-        cell, combine=combine, metabolism=True, features=["f"], output="gate", propagation=strategy
+        cell,
+        combine=combine,
+        metabolism=True,
+        features=["f"],
+        output="gate",
+        propagation=strategy,
     )
     exact = model(cell, genotypes)
     # Without oneDNN, whose bf16 kernels some virtual machines announce and cannot run.

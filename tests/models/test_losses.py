@@ -48,7 +48,8 @@ def test_the_log_cosh_loss_is_the_weighted_sum():
 )
 def test_alpha_over_epochs(schedule, alphas):
     prediction = Prediction(
-        torch.tensor([0.2, -0.4]), {"reconstruction": torch.tensor([0.01, 0.05])}
+        torch.tensor([0.2, -0.4]),
+        {"reconstruction": torch.tensor([0.01, 0.05])},
     )
     targets, interaction = torch.tensor([0.0, 0.1]), log_cosh(torch.tensor([0.2, -0.5])).mean()
     for epoch, alpha in alphas.items():

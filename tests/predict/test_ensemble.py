@@ -22,7 +22,8 @@ from deltacell.train.predictor import Predictor
 N = 22
 EDGES = np.random.default_rng(0).integers(0, N, (2, 90))
 CELL = Cell(
-    [f"Y{i}" for i in range(N)], [Relation.from_edges("a", *EDGES, n_genes=N, directed=False)]
+    [f"Y{i}" for i in range(N)],
+    [Relation.from_edges("a", *EDGES, n_genes=N, directed=False)],
 )
 
 
@@ -222,7 +223,7 @@ def test_runs_that_cancel_lose_no_set(size):
             for weight in second.model.hyper_sagnn.sets.score.parameters():
                 weight.mul_(-1 - 1e-6 * torch.rand(1, generator=rng))
         scorer = scorer_of_predictors(
-            [replace(one, standard=Standard()) for one in (first, second)]
+            [replace(one, standard=Standard()) for one in (first, second)],
         )
         block = blocks()["pairs" if size == 2 else "triples"]
         score = scorer.score(block.sets()).score
@@ -234,7 +235,9 @@ def test_neither_company_nor_cores_change_a_bit_and_the_model_is_left_as_it_is(m
     predictor, encoded, encode = hetero(), [], HeteroCell.encode
     model = predictor.model.train()
     monkeypatch.setattr(
-        HeteroCell, "encode", lambda self, cell: (encoded.append(1), encode(self, cell))[1]
+        HeteroCell,
+        "encode",
+        lambda self, cell: (encoded.append(1), encode(self, cell))[1],
     )
     scores = hetero_scores(predictor, model)
     sets = np.array([[0, 3, 7], [1, 2, 19], [3, 7, 11], [0, 3, 8], [4, 5, 6]])

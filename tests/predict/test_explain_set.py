@@ -130,7 +130,9 @@ def test_votes_and_parts_of_a_predictor_are_shown(loaded, monkeypatch):
     run = loaded["additive"]
     parts = [np.array([value]) for value in (-0.1, 0.25, -0.4)]
     monkeypatch.setattr(
-        Additive, "_parts", lambda self, cell, sets: Parts(*(p.repeat(len(sets)) for p in parts))
+        Additive,
+        "_parts",
+        lambda self, cell, sets: Parts(*(p.repeat(len(sets)) for p in parts)),
     )
     vote = {"genes": [0, 2], "replaced": 1, "by": 2, "score": -0.3}
     rows = [{**vote, "relation": name, "weight": w} for name, w in (("a", 0.5), ("b", 2.0))]
@@ -236,7 +238,8 @@ def test_nearest_equals_trying_everything(seed, size, k):
 
 
 CELL = Cell(
-    [f"Y{i:02d}" for i in range(N)], [Relation.from_edges("a", [0], [1], n_genes=N, directed=False)]
+    [f"Y{i:02d}" for i in range(N)],
+    [Relation.from_edges("a", [0], [1], n_genes=N, directed=False)],
 )
 SETS = [[0, 1], [1, 0], [1, 2], [2, 3], [3, 4, 5], [4, 5], [5, 6], [9, 8], [7, 8, 9]]
 SCORES = [0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]

@@ -156,7 +156,11 @@ def test_cytoscape_gets_edges_and_nodes(tmp_path):
 @pytest.mark.parametrize("ranked", [40, 20])
 def test_terms_that_the_head_of_a_ranking_has_too_often(tmp_path, ranked):
     terms = Annotation.from_pairs(
-        "go", [*range(40), 0, 1, 2, 3], [0] * 40 + [1] * 4, ["all", "rare"], n_genes=40
+        "go",
+        [*range(40), 0, 1, 2, 3],
+        [0] * 40 + [1] * 4,
+        ["all", "rare"],
+        n_genes=40,
     )
     cell = Cell([f"Y{i:02d}" for i in range(40)], [], annotations=[terms])
     rows = [{**ROW, "genes": ["Y00", "Y01"]}, {**ROW, "genes": ["Y02", "Y03"], "rank": 2}]

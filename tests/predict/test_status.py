@@ -18,7 +18,7 @@ COVERAGE = Coverage(
     (
         StudyCoverage("a", np.array([0, 1, 2, 3]), np.array([0, 1, 2, 4]), np.array([4, 5]), True),
         StudyCoverage("b", np.array([6]), np.array([0, 1]), np.array([0]), True),
-    )
+    ),
 )
 ROWS = [[4, 0], [0, 4], [4, 2, 3], [6, 7], [1, 5], [7]]
 SCREEN = Screen.build(
@@ -49,7 +49,10 @@ def test_the_status_agrees_with_rows_and_coverage():
 def test_several_screens_count_together():
     hits = StudyCoverage("h", np.array([0]), np.array([0, 1]), np.array([1]), False)
     other = Screen.build(
-        GENES, Genotypes.of([[4, 5], [0, 4]]), coverage=Coverage((hits,)), score=[0.1, 0.5]
+        GENES,
+        Genotypes.of([[4, 5], [0, 4]]),
+        coverage=Coverage((hits,)),
+        score=[0.1, 0.5],
     )
     one, both = Statuses([SCREEN], ["interaction"]), Statuses([SCREEN, other], ["interaction"])
     assert both.of(np.array([[4, 5], [0, 4], [1, 2]])).tolist() == [0, 0, 2]
@@ -98,7 +101,10 @@ def slow(cell, genes):
     if m is not None:
         members: dict[str, set[int]] = {}
         for reaction, start, end in zip(
-            m.clause_reaction, m.clause_offsets, m.clause_offsets[1:], strict=False
+            m.clause_reaction,
+            m.clause_offsets,
+            m.clause_offsets[1:],
+            strict=False,
         ):
             clause = set(m.clause_genes[start:end].tolist())
             if len(clause & set(genes)) > 1:

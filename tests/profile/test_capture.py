@@ -174,7 +174,8 @@ def test_the_arithmetic_and_the_smallest_change(refused, window, facts, arithmet
 
 
 @pytest.mark.parametrize(
-    "numbers", [[-1, 0, 1, 1], [0, -1, 1, 1], [0, 0, 0, 1], [0, 0, 1, -1], [0, 0, 1.5, 1], [1, 2]]
+    "numbers",
+    [[-1, 0, 1, 1], [0, -1, 1, 1], [0, 0, 0, 1], [0, 0, 1, -1], [0, 0, 1.5, 1], [1, 2]],
 )
 def test_a_window_that_is_none_is_refused(refused, numbers):
     refused("invalid-window", Window.of, numbers)
@@ -188,7 +189,12 @@ small = st.integers(0, 5)
 @given(
     window=st.builds(Window, st.integers(0, 40), small, counts, st.sampled_from([0, 1, 2, 5])),
     facts=st.fixed_dictionaries(
-        {"samples": counts, "batch_size": counts, "accumulate": st.integers(1, 4), "epochs": counts}
+        {
+            "samples": counts,
+            "batch_size": counts,
+            "accumulate": st.integers(1, 4),
+            "epochs": counts,
+        },
     ),
 )
 def test_the_number_of_epochs_is_the_least(refused, window, facts):

@@ -22,7 +22,12 @@ from deltacell.profile.record import (
 
 NOON = "2026-01-31T12:00:00Z"
 BARE = RunRecord(
-    status=Status.running, name="demo", mode="train", seed=0, command=("train",), started=NOON
+    status=Status.running,
+    name="demo",
+    mode="train",
+    seed=0,
+    command=("train",),
+    started=NOON,
 )
 FULL = replace(
     BARE,

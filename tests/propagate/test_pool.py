@@ -65,7 +65,8 @@ def test_a_tiny_difference_survives_rounding(form):
 
 # Far below, the changed genes' old weight is all there is, and cannot be taken from it.
 @pytest.mark.parametrize(
-    ("form", "shift"), [(of_all, -300.0), (of_all, 300.0), (of_changed, 300.0)]
+    ("form", "shift"),
+    [(of_all, -300.0), (of_all, 300.0), (of_changed, 300.0)],
 )
 def test_gates_far_from_the_wild_type_s(form, shift):
     wild, mutants, living = drawn()

@@ -109,7 +109,8 @@ def test_nothing_between_is_kept_and_the_backward_has_the_same_autocast():
         return new.float().tanh()
 
     hooks = torch.autograd.graph.saved_tensors_hooks(
-        lambda t: (saved.append(t.numel()), t)[1], lambda t: t
+        lambda t: (saved.append(t.numel()), t)[1],
+        lambda t: t,
     )
     with hooks, torch.autocast("cpu", torch.bfloat16):
         new = row_wise(function, ALL, [x], [weight], Pieces(100))

@@ -42,7 +42,10 @@ def scores(cell, screen):
     def measured(name, split, **options):
         split = splits[split]
         fitted = baseline(name, **options).fit(
-            cell, *part(split.train), validation=part(split.validation), seed=0
+            cell,
+            *part(split.train),
+            validation=part(split.validation),
+            seed=0,
         )
         genotypes, truth = part(split.test)
         score = fitted(cell, genotypes).score.numpy()

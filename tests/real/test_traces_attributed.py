@@ -33,7 +33,12 @@ def shares_of(found: Attribution) -> dict[str, float]:
     [(0, 174.6, 69, 98.6, "data"), (4, 131.3, 1, 99.1, "launch")],
 )
 def test_resnet50_waits_for_data_only_without_workers(
-    shared_data: Path, workers: int, step: float, loader: float, kernels: float, idle: str
+    shared_data: Path,
+    workers: int,
+    step: float,
+    loader: float,
+    kernels: float,
+    idle: str,
 ) -> None:
     file = shared_data / "traces" / f"resnet50_loader_workers_{workers}.pt.trace.json.gz"
     found = Attribution(read_trace(file))

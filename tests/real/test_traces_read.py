@@ -60,7 +60,7 @@ def test_every_event_with_a_duration_is_there(traces, name):
     found = Counter(
         (trace.text(row), int(begin) + trace.origin, int(duration), thread.pid, thread.tid)
         for row, (begin, duration, thread) in enumerate(
-            zip(trace.begin, trace.duration, where, strict=True)
+            zip(trace.begin, trace.duration, where, strict=True),
         )
     )
     assert found == expected

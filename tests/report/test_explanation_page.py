@@ -37,7 +37,7 @@ def test_the_sentence_is_first_and_everything_is_there(parsed):
             facts=({"device": "cpu", "ranks": 2},),
             tables=(Table("t", "some numbers", pl.DataFrame({"x": ["y"], "share of a": [0.25]})),),
             timeline=timeline("aten::mm"),
-        )
+        ),
     )
     assert page.texts["bdi"][1] == "It is the loader."
     tags = [tag for tag, _ in page.elements]
@@ -47,7 +47,11 @@ def test_the_sentence_is_first_and_everything_is_there(parsed):
     assert len(page.all("canvas")) == 1
     (stack,) = page.all("svg", role="img")
     assert stack["aria-label"].split(": ")[1].split("; ") == [
-        *("data loading 30.0 ms (30.0 %)", "forward 60.0 ms (60.0 %)", "odd part 10.0 ms (10.0 %).")
+        *(
+            "data loading 30.0 ms (30.0 %)",
+            "forward 60.0 ms (60.0 %)",
+            "odd part 10.0 ms (10.0 %).",
+        ),
     ]
 
 
@@ -68,7 +72,7 @@ def test_hostile_names_are_only_ever_text(parsed, hostile):
                 facts=({name: name}, {name: [name]}),
                 tables=(Table("t", name, pl.DataFrame({name: [name]})),),
                 timeline=timeline(name, rank=name, category=name),
-            )
+            ),
         )
 
     names = [name for name in hostile if name.isprintable()]

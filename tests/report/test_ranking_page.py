@@ -155,7 +155,8 @@ def test_a_demo_of_little_and_of_much_is_a_page_too(parsed, made_demo, models, s
 
 
 @pytest.mark.parametrize(
-    "file", ["javascript:alert(1)", "//elsewhere/x", "data:text/html,x", "a b/ü?#.html"]
+    "file",
+    ["javascript:alert(1)", "//elsewhere/x", "data:text/html,x", "a b/ü?#.html"],
 )
 def test_links_lead_to_files_beside_the_page_only(parsed, made_demo, file):
     result = made_demo()

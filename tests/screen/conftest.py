@@ -25,9 +25,13 @@ def screen():
         coverage=Coverage(
             (
                 StudyCoverage(
-                    "a", np.array([0, 2, 3]), np.array([0, 1, 3]), np.array([1, 4]), True
+                    "a",
+                    np.array([0, 2, 3]),
+                    np.array([0, 1, 3]),
+                    np.array([1, 4]),
+                    True,
                 ),
                 StudyCoverage("b", np.array([1]), np.array([0, 1]), np.array([0]), False),
-            )
+            ),
         ),
     )

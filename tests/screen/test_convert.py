@@ -55,7 +55,7 @@ def test_sql_on_genotypes_and_deleted_genes(screen, tmp_path):
     assert screen.query(sql).rows() == [(0, -0.5), (2, 0.25), (4, -0.125), (5, 0.75)]
     found = screen.query(
         "SELECT d.gene, count(*) AS n FROM deleted d JOIN screen s USING (row) "
-        "WHERE s.study = 'a' GROUP BY ALL ORDER BY ALL"
+        "WHERE s.study = 'a' GROUP BY ALL ORDER BY ALL",
     )
     assert found.rows() == [("g0", 2), ("g1", 2), ("g2", 1), ("g3", 1), ("g4", 1)]
     assert screen.query("SELECT count(*) FROM screen WHERE isnan(score)").item() == 1

@@ -187,7 +187,9 @@ def test_merge_by_mean_and_by_p_value(screen):
     assert sets_of(merged) == [{0, 1}, {2, 3, 4}, {5}, {0, 1}]
     np.testing.assert_allclose(merged.column("score"), [-0.125, np.nan, 0.5, 0.75])
     np.testing.assert_allclose(
-        merged.column("standard_deviation"), [1.3 / 3, np.nan, 0.1, 0.2], rtol=1e-6
+        merged.column("standard_deviation"),
+        [1.3 / 3, np.nan, 0.1, 0.2],
+        rtol=1e-6,
     )
     assert np.isnan(merged.column("p_value")).all()
     assert merged.column("sign").tolist() == [-1, -1, 1, 0]

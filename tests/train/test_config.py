@@ -67,7 +67,7 @@ def test_overrides_reach_the_config_and_the_loss_follows_the_model():
             "model.lambdas.physical=0.5",
             "model.lambdas={tflink:1}",
             "data.merge_relations.all=[physical,regulatory]",
-        ]
+        ],
     )
     assert (config.trainer.devices, config.data.batch_size, config.mode) == (4, 256, "step")
     assert (config.profiler.window, config.trainer.precision) == ([5, 2, 6, 1], "64")
@@ -144,7 +144,8 @@ BOMB = "a: &a [x, x]\n" + "".join(
 
 
 @pytest.mark.parametrize(
-    "text", [BOMB, "x: 1\n" * 300_000, "name: ${oc.env:HOME}\n", "name: [\n" * 5_000, "- a\n"]
+    "text",
+    [BOMB, "x: 1\n" * 300_000, "name: ${oc.env:HOME}\n", "name: [\n" * 5_000, "- a\n"],
 )
 def test_a_config_that_is_made_to_harm_is_refused(text, refused):
     refused("unreadable-config", from_yaml, text)

@@ -249,7 +249,7 @@ class TestTask:
         for _ in range(2):
             found = task.validate(loader)
             expected = Predictor(task.model, data.cell, data.standard)(
-                data.screen.genotypes.take(torch.tensor(rows))
+                data.screen.genotypes.take(torch.tensor(rows)),
             ).numpy()
             np.testing.assert_allclose(found.predicted, expected, rtol=1e-5, atol=1e-6)
             np.testing.assert_allclose(found.measured, data.screen.column("score")[rows])

@@ -97,7 +97,10 @@ def test_phases_add_up_to_the_wall_time_of_the_run(small, monkeypatch):
 
 
 def test_a_loss_that_is_not_finite_names_step_genotypes_and_the_last_good_checkpoint(
-    small, monkeypatch, tmp_path, refused
+    small,
+    monkeypatch,
+    tmp_path,
+    refused,
 ):
     config = small("trainer.checkpoint_every_steps=2")
     data = load_data(config)

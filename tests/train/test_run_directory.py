@@ -89,7 +89,10 @@ class TestCreating:
 
 class TestStatus:
     def test_an_update_is_on_the_disk_or_nowhere_wherever_the_process_moves(
-        self, path, monkeypatch, refused
+        self,
+        path,
+        monkeypatch,
+        refused,
     ):
         monkeypatch.chdir(path.parent)
         with opened(Path("demo"), running=True) as run:
@@ -197,7 +200,10 @@ def test_the_commit_is_that_of_the_checkout(tmp_path, monkeypatch):
 
 class TestTheConfig:
     def test_only_what_does_not_change_what_is_learned_may_differ(
-        self, trained, monkeypatch, refused
+        self,
+        trained,
+        monkeypatch,
+        refused,
     ):
         found = resumed_config(trained, ["trainer.epochs=30", "profiler.window=[1,2,3,4]"])
         assert (found.trainer.epochs, found.profiler.window) == (30, [1, 2, 3, 4])
@@ -243,7 +249,8 @@ def resume(path):
 
 class TestTheMeaningOfACheckpoint:
     @pytest.mark.parametrize(
-        ("old", "new"), [("lr: ", "lr: 1"), ("heads: 4", "heads: 2"), ("  seed: 3", "  seed: 4")]
+        ("old", "new"),
+        [("lr: ", "lr: 1"), ("heads: 4", "heads: 2"), ("  seed: 3", "  seed: 4")],
     )
     def test_another_config_is_refused_whoever_asks(self, copy, old, new, refused):
         edited(copy, old, new)
@@ -268,7 +275,11 @@ class TestAKillAtTheEdges:
         whole = read_run(copy)
         running = dataclasses.replace(whole.attempts[-1], status=Status.running, ended=None)
         killed = dataclasses.replace(
-            whole, status=Status.running, ended=None, best=None, attempts=(running,)
+            whole,
+            status=Status.running,
+            ended=None,
+            best=None,
+            attempts=(running,),
         )
         write_run(copy, killed)
         assert load_run(copy).is_finished
@@ -285,7 +296,12 @@ class TestAKillAtTheEdges:
 
     @pytest.mark.parametrize("again", ["start", "resume"])
     def test_before_its_first_checkpoint_a_run_starts_from_the_beginning(
-        self, small, trained, tmp_path, again, refused
+        self,
+        small,
+        trained,
+        tmp_path,
+        again,
+        refused,
     ):
         config, path = small("split.seed=3"), tmp_path / "run"
         # As a kill leaves it: the record says running, and there is no checkpoint.

@@ -19,7 +19,8 @@ def _composed_once():
     with pytest.MonkeyPatch.context() as patch:
         known = cache(lambda words, folder: compose(words, folder=folder))
         patch.setattr(
-            "deltacell.train.slurm.compose", lambda words, folder=None: known(tuple(words), folder)
+            "deltacell.train.slurm.compose",
+            lambda words, folder=None: known(tuple(words), folder),
         )
         yield
 

@@ -149,7 +149,10 @@ class Fork:
 
 
 def take_turn(
-    artefacts: Path, kind: str, seed: str, seconds: float
+    artefacts: Path,
+    kind: str,
+    seed: str,
+    seconds: float,
 ) -> tuple[Counter[str], list[str]]:
     """Run cases of one kind for some seconds; return the number of each outcome, and failures."""
     found, failures, until = Counter[str](), list[str](), time.monotonic() + seconds
@@ -452,7 +455,10 @@ def result_of(command: Command, folder: Path) -> str | None:
 
 
 def carry_out(
-    folder: Path, words: tuple[str, ...], at: int = 0, number: int | None = None
+    folder: Path,
+    words: tuple[str, ...],
+    at: int = 0,
+    number: int | None = None,
 ) -> tuple[int, str, int]:
     """Run a command with a fault at operation ``at``; return exit code, output and operations."""
 
@@ -536,7 +542,9 @@ COMMANDS = {
     "train": Command(TRAIN, "new/run.json", _train_result, ("train", "--resume", "new")),
     "predict": Command(PREDICT, "out.parquet", _ranking_result),
     "evaluate": Command(
-        EVALUATE, "out.json", lambda f: json.loads((f / "out.json").read_text())["groups"]
+        EVALUATE,
+        "out.json",
+        lambda f: json.loads((f / "out.json").read_text())["groups"],
     ),
 }
 

@@ -51,7 +51,10 @@ WARMUP = 3  # steps of a run that are not measured
 
 
 def train(
-    quick: bool = False, steps: int = 12, repeats: int = 5, models: Sequence[str] = tuple(MODELS)
+    quick: bool = False,
+    steps: int = 12,
+    repeats: int = 5,
+    models: Sequence[str] = tuple(MODELS),
 ) -> dict[str, Any]:
     """Train models for some steps, with the loop and the configs that users have.
 

@@ -102,7 +102,12 @@ def cross_fitted(cell: Cell, screen: Screen, split: Split, out: Path) -> Doubles
 
 
 def _predicted(
-    name: str, cell: Cell, screen: Screen, split: Split, path: Path, **options: Any
+    name: str,
+    cell: Cell,
+    screen: Screen,
+    split: Split,
+    path: Path,
+    **options: Any,
 ) -> Doubles:
     if not path.exists():
         fit(name, cell, screen, split, directory=path, progress=False, **options)

@@ -20,7 +20,9 @@ from deltacell.train.predictor import WHOLE_BLOCK
 
 
 def run(
-    folder: Path | None = None, screen: str | None = None, quick: bool = False
+    folder: Path | None = None,
+    screen: str | None = None,
+    quick: bool = False,
 ) -> dict[str, Any]:
     process.progress("columns, training, scores", 0, 1)
     result = process.in_own_process(measure, folder=folder, screen=screen, quick=quick)

@@ -95,7 +95,8 @@ def random_genotypes(cell: Cell, n: int, size: int = 3) -> Genotypes:
 
 
 def bars(
-    limits: Mapping[str, Mapping[str, float]], measured: Mapping[str, float]
+    limits: Mapping[str, Mapping[str, float]],
+    measured: Mapping[str, float],
 ) -> dict[str, dict[str, Any]]:
     found = {}
     for name in (name for name in limits if name in measured):

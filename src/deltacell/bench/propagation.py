@@ -57,7 +57,10 @@ def run(
     settings |= {"layers": layers, "mutant_layers": mutant_layers, "max_bytes": max_bytes}
     process.progress("times", 0, len(strategies) + 2)
     timed = process.in_own_process(
-        measure_times, strategies=strategies, repeats=repeats, **settings
+        measure_times,
+        strategies=strategies,
+        repeats=repeats,
+        **settings,
     )
     least = timed["roofline"]["s_per_genotype"]
     for number, row in enumerate(timed["rows"], 1):
@@ -68,7 +71,11 @@ def run(
 
 
 def measure_times(
-    *, cell: str, strategies: Sequence[str], repeats: int, **settings: Any
+    *,
+    cell: str,
+    strategies: Sequence[str],
+    repeats: int,
+    **settings: Any,
 ) -> dict[str, Any]:
     bench = Bench(Cell.synthetic(cell), **settings)
     ways = {}

@@ -240,7 +240,12 @@ class _Rank:
         self._spend(150)
 
     def _compute(
-        self, name: str, kernel: str, length: float, dims: Any = (), thread: int = 1
+        self,
+        name: str,
+        kernel: str,
+        length: float,
+        dims: Any = (),
+        thread: int = 1,
     ) -> None:
         program = self.program
         length *= program.batch / 32 * {"double": 4, "float": 1}[program.dtype]
@@ -268,7 +273,13 @@ class _Rank:
         return self.free[7]
 
     def _on_device(
-        self, name: str, category: str, begin: float, length: float, stream: int, number: int
+        self,
+        name: str,
+        category: str,
+        begin: float,
+        length: float,
+        stream: int,
+        number: int,
     ) -> None:
         event = {"ph": "X", "cat": category, "name": name, "pid": 0, "tid": stream}
         event |= {"ts": round(begin, 3), "dur": round(length, 3)}
@@ -300,7 +311,12 @@ class _Rank:
 
     @contextmanager
     def _span(
-        self, category: str, name: str | None, thread: int = 1, sequence: Any = None, args: Any = ()
+        self,
+        category: str,
+        name: str | None,
+        thread: int = 1,
+        sequence: Any = None,
+        args: Any = (),
     ) -> Iterator[None]:
         """Record an event that spans the body; without a name, only time passes."""
         # Without a device, the backward pass runs on the calling thread.

@@ -22,7 +22,9 @@ GB = 1000  # MB; the bars apply to traces of at least this size
 
 
 def run(
-    files: Sequence[Path], make: float | None = None, from_: Path | None = None
+    files: Sequence[Path],
+    make: float | None = None,
+    from_: Path | None = None,
 ) -> dict[str, Any]:
     """Measure reading and explaining traces, each in a separate process.
 
@@ -68,7 +70,7 @@ def measure(file: Path) -> dict[str, Any]:
 #: Numbers that increase from copy to copy: times, steps and ids.
 _MOVED = re.compile(
     rb'("ts":|ProfilerStep#|"(?:id|correlation|[Ee]xternal id|Ev Idx|Python id|Python parent id'
-    rb'|Sequence number|Record function id)":)([0-9]+(?:\.[0-9]+)?)'
+    rb'|Sequence number|Record function id)":)([0-9]+(?:\.[0-9]+)?)',
 )
 
 

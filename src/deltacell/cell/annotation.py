@@ -121,7 +121,10 @@ class Annotation:
 
 
 def shared_terms(
-    cell: Cell, genes: Iterable[str | int], *, max_genes: int | None = None
+    cell: Cell,
+    genes: Iterable[str | int],
+    *,
+    max_genes: int | None = None,
 ) -> list[SharedTerm]:
     """Return the terms of at most `max_genes` genes that all genes of a set have, rarest first."""
     at = np.unique(cell.genes.indices(genes))
@@ -135,7 +138,9 @@ def shared_terms(
 
 
 def enrichment(
-    cell: Cell, sets: Iterable[Iterable[str | int]], background: Iterable[str | int] | None = None
+    cell: Cell,
+    sets: Iterable[Iterable[str | int]],
+    background: Iterable[str | int] | None = None,
 ) -> pl.DataFrame:
     """Test which terms are enriched among the genes of some sets.
 

@@ -228,7 +228,7 @@ class Metabolism:
         text, ends = pa.string(), self.clause_offsets[1:]
         tables = {
             "reactions": pa.table(
-                {"id": pa.array(self.reactions, text), "lower": self.lower, "upper": self.upper}
+                {"id": pa.array(self.reactions, text), "lower": self.lower, "upper": self.upper},
             ),
             "metabolites": pa.table({"id": pa.array(self.metabolites, text)}),
             "stoichiometry": pa.table({name: getattr(self, name) for name in _ENTRIES}),

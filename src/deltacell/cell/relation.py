@@ -171,7 +171,12 @@ class Relation:
 
     @classmethod
     def from_arrow(
-        cls, tables: Mapping[str, pa.Table], name: str, *, directed: bool, counts: Counts
+        cls,
+        tables: Mapping[str, pa.Table],
+        name: str,
+        *,
+        directed: bool,
+        counts: Counts,
     ) -> Relation:
         indptr = column_of(tables["rows"], "indptr")
         indices, weights = (column_of(tables["entries"], c) for c in ("indices", "weights"))

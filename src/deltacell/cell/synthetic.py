@@ -65,7 +65,7 @@ class Plan:
 
 
 _RECIPES: dict[str, dict[str, Any]] = tomllib.loads(
-    Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"),
 )
 
 
@@ -181,7 +181,10 @@ def _genes(name: str, seed: int) -> Genes:
 
 
 def _sampler(
-    genes: Ints, popularity: AnyArray, exponent: float = _EXPONENT, shift: float = 0
+    genes: Ints,
+    popularity: AnyArray,
+    exponent: float = _EXPONENT,
+    shift: float = 0,
 ) -> Sampler:
     """Return a function that draws genes with probabilities by the rank of their popularity."""
     rank = np.empty(len(popularity))
@@ -361,7 +364,12 @@ def _stoichiometry(reactions: int, metabolites: int, rng: Rng) -> list[tuple[int
 
 
 def _feature(
-    name: str, width: int, noise: float, known_share: float, plan: Plan, rng: Rng
+    name: str,
+    width: int,
+    noise: float,
+    known_share: float,
+    plan: Plan,
+    rng: Rng,
 ) -> Feature:
     centre = rng.normal(size=(plan.n_pathways, width))
     values = centre[plan.pathway] + noise * rng.normal(size=(len(plan.pathway), width))

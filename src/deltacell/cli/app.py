@@ -74,7 +74,8 @@ _DEBUG = option("Show the stack trace of an error; accepted anywhere.", "--debug
 
 @app.callback()
 def options(
-    _show_version: Annotated[bool, _VERSION] = False, debug: Annotated[bool, _DEBUG] = False
+    _show_version: Annotated[bool, _VERSION] = False,
+    debug: Annotated[bool, _DEBUG] = False,
 ) -> None:
     if debug:
         os.environ["DELTACELL_DEBUG"] = "1"

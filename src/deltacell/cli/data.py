@@ -14,7 +14,8 @@ from deltacell.errors import InputError, did_you_mean
 
 def get(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Downloads; if omitted, list all.")
+        list[str] | None,
+        typer.Argument(help="Downloads; if omitted, list all."),
     ] = None,
     out: Annotated[Path, option("Folder for the files.")] = Path("downloads"),
 ) -> None:
@@ -48,7 +49,7 @@ def synthetic(
         str,
         typer.Argument(
             help="demo; yeast, with the size of the real cell; or redundancy, where genes interact "
-            "only if their deletions cut both routes to a gene."
+            "only if their deletions cut both routes to a gene.",
         ),
     ],
     out: Annotated[Path, option("Output directory, with cell and screens/synthetic.")],

@@ -123,7 +123,9 @@ def _run(config: Config, resume: Path | None, which: str) -> int:
 
 
 def modes(
-    overrides: Overrides, steps: Annotated[int, option("Batches per mode.")] = 30, json: Json = None
+    overrides: Overrides,
+    steps: Annotated[int, option("Batches per mode.")] = 30,
+    json: Json = None,
 ) -> None:
     """Run every execution mode of a config briefly, and compare their speed.
 

@@ -91,7 +91,10 @@ def clear(folder: Path) -> None:
 
 
 def recovered(
-    cell: Cell, screen: Screen, sets: Sequence[Sequence[str]], seed: int
+    cell: Cell,
+    screen: Screen,
+    sets: Sequence[Sequence[str]],
+    seed: int,
 ) -> dict[str, Any]:
     """Compare the head of a ranking of untested triples with the planted interactions.
 

@@ -198,7 +198,13 @@ def evaluate(
 
         predicted = {name: list(map(columns, seeds.values())) for name, seeds in given.items()}
         scores, differences = compared(
-            METRICS, truth, predicted, genes[members], bootstrap, label, progress=progress
+            METRICS,
+            truth,
+            predicted,
+            genes[members],
+            bootstrap,
+            label,
+            progress=progress,
         )
         return GroupResult(
             by=by,
@@ -391,7 +397,7 @@ def among_tested(
         negative = wanted.label
         said = [
             f"A hit, among all tested sets, is a score of {limit:g} or more from 0, "
-            f"with a p-value of at most {LARGEST_P:g} if p-values are known."
+            f"with a p-value of at most {LARGEST_P:g} if p-values are known.",
         ]
     usable = np.isfinite(score) & np.isfinite(hit) & np.isfinite(negative)
     used: Bools = np.concatenate([usable, np.ones(n_zeros, dtype=bool)])
@@ -423,7 +429,14 @@ def among_tested(
     predicted = {name: list(map(columns, seeds.values())) for name, seeds in given.items()}
     fewer = replace(bootstrap, resamples=min(bootstrap.resamples, MOST_RESAMPLES))
     scores, differences = compared(
-        metrics, truth, predicted, genes[used], fewer, "tested", weight=weight, progress=progress
+        metrics,
+        truth,
+        predicted,
+        genes[used],
+        fewer,
+        "tested",
+        weight=weight,
+        progress=progress,
     )
     return AmongTested(
         rows=int(usable.sum()),
@@ -443,7 +456,10 @@ def among_tested(
 
 
 def _calibration(
-    parts: Parts, used: Bools, truth: Mapping[str, Doubles], weight: Doubles
+    parts: Parts,
+    used: Bools,
+    truth: Mapping[str, Doubles],
+    weight: Doubles,
 ) -> dict[str, Any]:
     """Return means within bins of sets by their predicted score, and by probability of a hit."""
     score, hit = parts.score[used], None if parts.hit is None else parts.hit[used]

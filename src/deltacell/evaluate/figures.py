@@ -114,7 +114,10 @@ def calibration(predicted: Doubles, measured: Doubles, bins: int = 10) -> tuple[
 
 
 def residual_by_degree(
-    cell: Cell, genotypes: Genotypes, residual: Doubles, bins: int = 12
+    cell: Cell,
+    genotypes: Genotypes,
+    residual: Doubles,
+    bins: int = 12,
 ) -> Doubles:
     """Return residuals (measured minus predicted) in bins of deleted genes by degree, [5, bins].
 

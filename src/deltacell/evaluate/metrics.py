@@ -207,7 +207,10 @@ class Metric:
     function: Function
 
     def measure(
-        self, prediction: Column, truth: Column, weight: Doubles | None = None
+        self,
+        prediction: Column,
+        truth: Column,
+        weight: Doubles | None = None,
     ) -> tuple[float | None, str | None]:
         """Return the value, each row counted `weight` times, or why it is undefined."""
         if len(truth.values) < FEWEST_ROWS:

@@ -247,7 +247,11 @@ def baselines(
 
 
 def _fit(
-    model: FittedPredictor, cell: Cell, screen: Screen, split: Split, seed: int
+    model: FittedPredictor,
+    cell: Cell,
+    screen: Screen,
+    split: Split,
+    seed: int,
 ) -> FittedPredictor:
     score = screen.column("score").astype(np.float64)
 
@@ -259,7 +263,10 @@ def _fit(
 
 
 def _fitted_baseline(
-    name: str, runs: Sequence[LoadedRun], data: TrainingData, progress: Progress
+    name: str,
+    runs: Sequence[LoadedRun],
+    data: TrainingData,
+    progress: Progress,
 ) -> Predictor:
     """Load a baseline that is saved in the first run, or fit it and, if possible, save it there."""
     seed, split = data.split.seed, data.split
@@ -279,7 +286,9 @@ def _fitted_baseline(
     config = replace(config, directory=str(place))
     try:
         outcome = train(
-            config, data=data, progress=lambda what, *of: progress(f"{name}: {what}", *of)
+            config,
+            data=data,
+            progress=lambda what, *of: progress(f"{name}: {what}", *of),
         )
     except InputError as error:
         # The run directory may be read-only, or another process may be fitting this baseline.
@@ -342,7 +351,9 @@ def untrained(screen: Screen, data: TrainingData) -> tuple[Screen, Split, Counts
     known = np.isfinite(screen.column("score")) | (screen.column("sign") != 0)
     both = _taken(data.screen, np.concatenate([data.split.train, data.split.validation]))
     keys, of_training = comparable_keys(
-        data.cell.n_genes, (index, offsets), (both.genes.numpy(), both.offsets.numpy())
+        data.cell.n_genes,
+        (index, offsets),
+        (both.genes.numpy(), both.offsets.numpy()),
     )
     kept, dropped = np.ones(len(screen), dtype=bool), {}
     for why, rows in {

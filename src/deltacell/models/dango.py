@@ -71,7 +71,9 @@ class Dango(Recorded, nn.Module):
         self.embedding = nn.Parameter(torch.empty(cell.n_genes, hidden).normal_(std=0.1))
         self.sage = nn.ModuleList(SAGE(hidden) for _ in self.relations)
         self.reconstruction = Reconstruction(
-            cell.n_genes, hidden, {name: lambdas[name] for name in self.relations}
+            cell.n_genes,
+            hidden,
+            {name: lambdas[name] for name in self.relations},
         )
         self.meta_embedding = MetaEmbedding(hidden)
         self.hyper_sagnn = HyperSAGNN(hidden, heads, layers, largest=largest)

@@ -252,7 +252,10 @@ class HeteroCell(Recorded, nn.Module):
         return [self, cell, self.propagation]
 
     def _global_score(
-        self, encoded: EncodedCell, deleted: Deleted, intermediate: dict[str, Tensor]
+        self,
+        encoded: EncodedCell,
+        deleted: Deleted,
+        intermediate: dict[str, Tensor],
     ) -> Tensor:
         hops, wild_type = encoded.hops[self._early :], encoded.wild_type.after(self._early)
         with named_range("hetero_cell.mutants"):
@@ -336,7 +339,10 @@ class GlobalHead(nn.Module):
         self.out = nn.Linear(hidden, 1)
 
     def forward(
-        self, z: Tensor, epistasis: Tensor | None = None, lost: Tensor | None = None
+        self,
+        z: Tensor,
+        epistasis: Tensor | None = None,
+        lost: Tensor | None = None,
     ) -> Tensor:
         if self.log_scale is not None:
             z = z * self.log_scale.exp()

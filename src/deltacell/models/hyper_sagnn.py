@@ -28,7 +28,12 @@ class HyperSAGNN(nn.Module):
     """
 
     def __init__(
-        self, hidden: int, heads: int = 4, layers: int = 2, *, largest: int | None = None
+        self,
+        hidden: int,
+        heads: int = 4,
+        layers: int = 2,
+        *,
+        largest: int | None = None,
     ) -> None:
         super().__init__()
         if largest is not None:

@@ -89,7 +89,10 @@ class GeneLayer(nn.Module):
         return list(zip(*(p.unbind(0) for p in stacked), strict=True))
 
     def _message_of(
-        self, a: Aggregate, parameters: tuple[Tensor, ...], kept: Tensor | None
+        self,
+        a: Aggregate,
+        parameters: tuple[Tensor, ...],
+        kept: Tensor | None,
     ) -> Message:
         make, factor = self._message, self.factor
 
@@ -217,7 +220,10 @@ def gin_message(x: Tensor, received: Tensor, parameters: Sequence[Tensor]) -> Te
 
 @torch.no_grad()
 def gin_message_gradients(
-    x: Tensor, received: Tensor, parameters: Sequence[Tensor], by_message: Tensor
+    x: Tensor,
+    received: Tensor,
+    parameters: Sequence[Tensor],
+    by_message: Tensor,
 ) -> Gradients:
     """Return the gradients of x, received and the parameters from that of the `gin_message`.
 
@@ -245,7 +251,14 @@ def gin_message_gradients(
     normed, mean, rstd = torch.native_layer_norm(after[-1], width, norm_weight, norm_bias, EPS)
     by_normed = derivative(by_message, normed, grad_input=normed)
     h, by_norm_weight, by_norm_bias = torch.ops.aten.native_layer_norm_backward(
-        by_normed, after[-1], width, mean, rstd, norm_weight, norm_bias, [True] * 3
+        by_normed,
+        after[-1],
+        width,
+        mean,
+        rstd,
+        norm_weight,
+        norm_bias,
+        [True] * 3,
     )
     by_linears: list[Tensor] = []
     for i in reversed(range(n)):
@@ -300,7 +313,7 @@ class PairwiseCombination(nn.Module):
         self.pairs = tuple(combinations_with_replacement(range(relations), 2))
         n_pairs, n_places, n_in = len(self.pairs), relations + 1, 2 * hidden
         self.project = nn.Parameter(
-            default_uniform(relations, hidden, n_places * NARROW, n_in=n_in)
+            default_uniform(relations, hidden, n_places * NARROW, n_in=n_in),
         )
         self.project_bias = nn.Parameter(default_uniform(n_pairs, 1, NARROW, n_in=n_in))
         self.expand = StackedLinear(n_pairs, NARROW, hidden)
@@ -324,7 +337,9 @@ class PairwiseCombination(nn.Module):
         of_pairs, of_mean = chosen[:n_pairs], chosen[n_pairs]
         weighted = (of_pairs.unsqueeze(-1) * narrow).transpose(0, 1).reshape(m, -1)
         total = torch.addmm(
-            of_pairs.t() @ self.expand.bias, weighted, self.expand.weight.flatten(0, 1)
+            of_pairs.t() @ self.expand.bias,
+            weighted,
+            self.expand.weight.flatten(0, 1),
         )
         return self.norm(total + of_mean.unsqueeze(-1) * mean)  # type: ignore[no-any-return]
 

@@ -26,7 +26,12 @@ class Loss(Protocol):
     """The loss of a batch; weights are the shares of its genotypes in the batch of all ranks."""
 
     def __call__(
-        self, prediction: Prediction, targets: Tensor, weights: Tensor | None = None, *, epoch: int
+        self,
+        prediction: Prediction,
+        targets: Tensor,
+        weights: Tensor | None = None,
+        *,
+        epoch: int,
     ) -> LossValue: ...
 
 
@@ -34,7 +39,12 @@ class LogCosh:
     """``sum over b of weight_b * log cosh(score_b - target_b)``."""
 
     def __call__(
-        self, prediction: Prediction, targets: Tensor, weights: Tensor | None = None, *, epoch: int
+        self,
+        prediction: Prediction,
+        targets: Tensor,
+        weights: Tensor | None = None,
+        *,
+        epoch: int,
     ) -> LossValue:
         weights = _checked_weights(prediction, targets, weights)
         total = (weights * log_cosh(prediction.score - targets)).sum()
@@ -57,13 +67,22 @@ class DangoLoss:
     """
 
     def __init__(
-        self, schedule: Schedule = "linear_until_uniform", *, turn: int = 10, factor: float = 0.001
+        self,
+        schedule: Schedule = "linear_until_uniform",
+        *,
+        turn: int = 10,
+        factor: float = 0.001,
     ) -> None:
         check_choice("schedule", schedule, get_args(Schedule))
         self.schedule, self.turn, self.factor = schedule, turn, factor
 
     def __call__(
-        self, prediction: Prediction, targets: Tensor, weights: Tensor | None = None, *, epoch: int
+        self,
+        prediction: Prediction,
+        targets: Tensor,
+        weights: Tensor | None = None,
+        *,
+        epoch: int,
     ) -> LossValue:
         weights = _checked_weights(prediction, targets, weights)
         if "reconstruction" not in prediction.intermediate:
@@ -130,7 +149,12 @@ class PointDistributionContrast(nn.Module):
             self.register_buffer("z", torch.zeros(buffer, width))
 
     def forward(
-        self, prediction: Prediction, targets: Tensor, weights: Tensor | None = None, *, epoch: int
+        self,
+        prediction: Prediction,
+        targets: Tensor,
+        weights: Tensor | None = None,
+        *,
+        epoch: int,
     ) -> LossValue:
         weights = _checked_weights(prediction, targets, weights)
         dtype = torch.promote_types(prediction.score.dtype, torch.float32)

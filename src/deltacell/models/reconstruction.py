@@ -36,7 +36,11 @@ class Reconstruction(nn.Module):
 
 
 def closed_form_loss(
-    z: Tensor, weight: Tensor, bias: Tensor, matrix: SparseMatrix, lambda_: float
+    z: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    matrix: SparseMatrix,
+    lambda_: float,
 ) -> Tensor:
     """Return the reconstruction loss of one network in O(N H^2 + E H), a scalar.
 
@@ -62,7 +66,11 @@ def closed_form_loss(
 
 
 def dense_loss(
-    z: Tensor, weight: Tensor, bias: Tensor, matrix: SparseMatrix | Tensor, lambda_: float
+    z: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    matrix: SparseMatrix | Tensor,
+    lambda_: float,
 ) -> Tensor:
     """Return `closed_form_loss` from N x N matrices, as a reference; A may be dense."""
     edge = matrix
@@ -82,7 +90,12 @@ class _EdgeSum(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, z: Tensor, weight: Tensor, bias: Tensor, matrix: SparseMatrix, lambda_: float
+        ctx: Any,
+        z: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        matrix: SparseMatrix,
+        lambda_: float,
     ) -> Tensor:
         adjacency = matrix.csr(device=z.device, dtype=z.dtype)
         # In place, starting from the bias, so that nothing as long as the edges is copied.

@@ -63,7 +63,10 @@ class DangoScorer:
         return Rough(torch.from_numpy(scores), within)
 
     def _in_parts(
-        self, score: Callable[[torch.Tensor], torch.Tensor], sets: Ints, at_once: int
+        self,
+        score: Callable[[torch.Tensor], torch.Tensor],
+        sets: Ints,
+        at_once: int,
     ) -> Doubles:
         """Return the scores of sets, computed in parts of one shape, in threads."""
         scores = np.empty(len(sets), dtype=np.float64)
@@ -94,7 +97,11 @@ class Triples:
     """
 
     def __init__(
-        self, sets: PaddedSets, genes: torch.Tensor, standard: Standard, dtype: torch.dtype
+        self,
+        sets: PaddedSets,
+        genes: torch.Tensor,
+        standard: Standard,
+        dtype: torch.dtype,
     ) -> None:
         self._heads, self._layers = 1, []
         for module in sets.attention:
@@ -168,7 +175,11 @@ class Uniform:
     """
 
     def __init__(
-        self, sets: PaddedSets, genes: torch.Tensor, size: int, standard: Standard
+        self,
+        sets: PaddedSets,
+        genes: torch.Tensor,
+        size: int,
+        standard: Standard,
     ) -> None:
         n, hidden = size - 1, genes.shape[1]
         a = torch.eye(hidden, dtype=genes.dtype)
@@ -206,7 +217,11 @@ class Uniform:
         return [(self._left[a] @ self._right[b].t()).float() for a, b in combinations(axes, 2)]
 
     def bound(
-        self, axes: Sequence[Ints], share: float = DOUBLE, *, rounding: bool = False
+        self,
+        axes: Sequence[Ints],
+        share: float = DOUBLE,
+        *,
+        rounding: bool = False,
     ) -> float:
         """Return a bound of ``|score - sum over pairs|`` for every set of a block.
 

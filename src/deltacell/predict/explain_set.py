@@ -51,7 +51,10 @@ _FIRST = (0.0, 0.1, 0.5, 1.0)
 
 
 def explain_set(
-    runs: Sequence[LoadedRun], genes: Sequence[int] | Ints, *, most: int = MOST
+    runs: Sequence[LoadedRun],
+    genes: Sequence[int] | Ints,
+    *,
+    most: int = MOST,
 ) -> dict[str, Any]:
     """Explain the score of one gene set, by one run or by several of the same genes together.
 
@@ -143,7 +146,9 @@ def _carried(
 
 
 def known_of(
-    runs: Sequence[LoadedRun], genes: Sequence[int], most: int | None = None
+    runs: Sequence[LoadedRun],
+    genes: Sequence[int],
+    most: int | None = None,
 ) -> dict[str, Any]:
     """Return the evidence about a set.
 
@@ -173,7 +178,9 @@ _ADDRESS = re.compile(r"https?://[^{}]*(\{(gene|name)\}[^{}]*)+")
 
 
 def gene_facts(
-    genes: Genes, which: Iterable[int], template: str | None = None
+    genes: Genes,
+    which: Iterable[int],
+    template: str | None = None,
 ) -> list[dict[str, str | None]]:
     """Return the names, the description and a link of some genes.
 
@@ -241,7 +248,11 @@ class Measured:
 
 
 def against_measured(
-    runs: Sequence[LoadedRun], scorer: Ensemble, sizes: Sequence[int], *, most: int = 2_000
+    runs: Sequence[LoadedRun],
+    scorer: Ensemble,
+    sizes: Sequence[int],
+    *,
+    most: int = 2_000,
 ) -> dict[str, list[dict[str, Any]]]:
     """Score at most ``most`` random measured sets of some sizes, half of them of the test part.
 
@@ -422,7 +433,9 @@ class Contributions(NamedTuple):
 
 
 def integrated_gradients(
-    function: Callable[[torch.Tensor], torch.Tensor], n_gates: int, most: int = MOST
+    function: Callable[[torch.Tensor], torch.Tensor],
+    n_gates: int,
+    most: int = MOST,
 ) -> Contributions:
     r"""Return ``c_k = integral over t from 0 to 1 of (df / dg_k)(t, ..., t)``.
 

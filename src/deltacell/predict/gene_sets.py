@@ -73,7 +73,12 @@ class Combinations:
     """All sets of the ``given`` genes and enough others to have ``size`` genes, in blocks."""
 
     def __init__(
-        self, genes: Ints, size: int, given: Sequence[int] = (), *, sets_per_piece: int = 64**3
+        self,
+        genes: Ints,
+        size: int,
+        given: Sequence[int] = (),
+        *,
+        sets_per_piece: int = 64**3,
     ) -> None:
         self.given = np.array(given, dtype=np.int64)
         self.free = size - len(given)

@@ -37,7 +37,7 @@ SCHEMA = pa.schema(
         "links": pa.list_(_LINK),
         "pathways": NAMES,
         "complexes": NAMES,
-    }
+    },
 )
 KEY = b"deltacell"  # of the metadata
 SHOWN = 2_000  # rows of each end that `Ranking.to_json` returns

@@ -77,7 +77,12 @@ class Request:
 
     @classmethod
     def of_words(
-        cls, sets: str, *, genes: str = "screen", status: str | None = None, **options: Any
+        cls,
+        sets: str,
+        *,
+        genes: str = "screen",
+        status: str | None = None,
+        **options: Any,
     ) -> Request:
         words = sets.replace(",", " ").split()
         if words[:1] == [WITH]:
@@ -114,7 +119,10 @@ class Request:
 
 
 def gene_indices(
-    genes: Genes, names: Sequence[str], where: Path | None = None, line: int | None = None
+    genes: Genes,
+    names: Sequence[str],
+    where: Path | None = None,
+    line: int | None = None,
 ) -> Ints:
     """Return the indices of some genes of a run, by any of their names."""
     found: list[int] = []
@@ -250,7 +258,9 @@ def trained_genes(runs: Sequence[LoadedRun]) -> Bools:
 
 
 def _sets(
-    runs: Sequence[LoadedRun], request: Request, given: Ints
+    runs: Sequence[LoadedRun],
+    request: Request,
+    given: Ints,
 ) -> tuple[GeneSets, Ints, str | None]:
     """Return the sets to rank, their genes, and the checksum of the sets of a file."""
     names = runs[0].data.cell.genes

@@ -195,7 +195,11 @@ def _apart(low: Scored, high: Scored) -> list[Scored]:
 
 
 def _table(
-    subject: Subject, evidence: Evidence, ends: list[str | None], ranks: Ints, found: Scored
+    subject: Subject,
+    evidence: Evidence,
+    ends: list[str | None],
+    ranks: Ints,
+    found: Scored,
 ) -> pa.Table:
     genes, sizes = subject.cell.genes, (found.sets >= 0).sum(axis=1)
     systematic, names = np.array(genes.systematic), np.array(gene_texts(genes))
@@ -226,7 +230,10 @@ class Kept:
     """
 
     def __init__(
-        self, width: int, limits: Mapping[str | None, float | None], top: int | None = None
+        self,
+        width: int,
+        limits: Mapping[str | None, float | None],
+        top: int | None = None,
     ) -> None:
         self.top = top
         # The score of the last set if an end is full, otherwise its limit.
@@ -298,7 +305,12 @@ class Work:
     """
 
     def __init__(
-        self, out: Path, request: Mapping[str, Any], ranks: Ranks, *, overwrite: bool = False
+        self,
+        out: Path,
+        request: Mapping[str, Any],
+        ranks: Ranks,
+        *,
+        overwrite: bool = False,
     ) -> None:
         (self.rank, self.world), self._overwrite = ranks, overwrite
         self._request = {**request, "processes": self.world}

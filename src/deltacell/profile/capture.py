@@ -191,12 +191,12 @@ class Capture(Profiler):
             if profiler is not None:
                 self.notices.append(
                     f"the training ended after {begun} of the {recorded} steps of window {number}, "
-                    "so the window was not written"
+                    "so the window was not written",
                 )
             elif not self.files:
                 self.notices.append(
                     f"the training ended at step {done}, and the window begins after step "
-                    f"{window.wait}, so nothing was recorded"
+                    f"{window.wait}, so nothing was recorded",
                 )
         finally:
             if profiler is not None:
@@ -245,7 +245,11 @@ class HostProfiler(Profiler):
     """A profiler of Python functions (``cprofile``), ``lines`` of some functions, or ``memory``."""
 
     def __init__(
-        self, kind: str, folder: Path, rank: int = 0, functions: Sequence[Callable[..., Any]] = ()
+        self,
+        kind: str,
+        folder: Path,
+        rank: int = 0,
+        functions: Sequence[Callable[..., Any]] = (),
     ) -> None:
         super().__init__()
         if kind == "lines":

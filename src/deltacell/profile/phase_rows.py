@@ -31,7 +31,7 @@ COLUMNS = pl.Schema(
         "samples": pl.Int64(),
         "profiled": pl.Boolean(),
         **dict.fromkeys(_SECONDS, pl.Float64()),
-    }
+    },
 )
 
 

@@ -47,7 +47,12 @@ class Deleted:
 
     @classmethod
     def of(
-        cls, cell: Cell, genotypes: Genotypes, *, metabolism: bool = False, instead: Any = None
+        cls,
+        cell: Cell,
+        genotypes: Genotypes,
+        *,
+        metabolism: bool = False,
+        instead: Any = None,
     ) -> Deleted:
         """Return the deleted genes and, if `metabolism` is true, the lost reactions.
 
@@ -154,7 +159,11 @@ class Propagation:
         """Propagate the wild type from the vectors of each kind of node, [n, hidden]."""
 
     def mutants(
-        self, hops: Sequence[Hop], wild_type: WildType, deleted: Deleted, readout: Any
+        self,
+        hops: Sequence[Hop],
+        wild_type: WildType,
+        deleted: Deleted,
+        readout: Any,
     ) -> Mutants:
         """Propagate the mutants of a prepared batch and read them out, see `Batch`."""
         pool = wild_pool(readout.terms(wild_type.last[GENE], ALL))

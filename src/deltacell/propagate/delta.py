@@ -254,7 +254,12 @@ class _Finder:
     """Finds how one hop is computed, and the places that are changed or deleted after it."""
 
     def __init__(
-        self, costs: Delta, hop: Hop, gone: Ints, now: Mapping[str, Bools | None], t: int
+        self,
+        costs: Delta,
+        hop: Hop,
+        gone: Ints,
+        now: Mapping[str, Bools | None],
+        t: int,
     ) -> None:
         self.costs, self.hop, self.gone, self.t = costs, hop, gone, t
         self.own = now[hop.target]

@@ -52,7 +52,11 @@ class Message:
     gradients: Callable[..., Gradients] | None = None  # see `row_wise`
 
     def apply(
-        self, rows: Rows, vectors: Tensor, received: Sequence[Tensor], pieces: Pieces
+        self,
+        rows: Rows,
+        vectors: Tensor,
+        received: Sequence[Tensor],
+        pieces: Pieces,
     ) -> Tensor:
         """Return the message at some rows, [m, hidden]; the backward recomputes it."""
         if not len(vectors):

@@ -132,7 +132,11 @@ class Late(Shared):
 
 
 def _added(
-    batch: Batch, units: Units, pieces: Pieces, *, wide: bool = False
+    batch: Batch,
+    units: Units,
+    pieces: Pieces,
+    *,
+    wide: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return the terms of units in N [u, hidden] and D [u, 1]; in float64 if `wide`."""
     terms, parameters = batch.readout.terms, list(batch.readout.parameters())

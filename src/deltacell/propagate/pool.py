@@ -58,7 +58,12 @@ def pool_difference(wild: WildPool, mutants: Terms, living: Tensor) -> Tensor:
 
 
 def pool_changes(
-    mutants: Terms, living: Tensor, total: Tensor, weight: Tensor, value: Tensor, apart: Tensor
+    mutants: Terms,
+    living: Tensor,
+    total: Tensor,
+    weight: Tensor,
+    value: Tensor,
+    apart: Tensor,
 ) -> tuple[Tensor, Tensor]:
     r"""Return the terms of m changed genes in N [m, hidden] and D [m], for ``z = N / (1 + D)``.
 

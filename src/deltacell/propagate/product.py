@@ -41,7 +41,12 @@ class SparseMatrix:
     """
 
     def __init__(
-        self, indptr: Any, indices: Any, values: Any = None, *, n_columns: int | None = None
+        self,
+        indptr: Any,
+        indices: Any,
+        values: Any = None,
+        *,
+        n_columns: int | None = None,
     ) -> None:
         self.indptr: Ints = np.asarray(indptr, dtype=np.int64)
         self.indices: AnyArray = np.asarray(indices)
@@ -92,7 +97,11 @@ class SparseMatrix:
             indptr, indices = (self.tensor(n, device, index) for n in ("indptr", "indices"))
             values = self.tensor("values", device, dtype)
             self._tensors[key] = torch.sparse_csr_tensor(
-                indptr, indices, values, size=self.shape, check_invariants=False
+                indptr,
+                indices,
+                values,
+                size=self.shape,
+                check_invariants=False,
             )
         return self._tensors[key]
 
@@ -166,7 +175,14 @@ def _multiply(matrix: SparseMatrix, x: torch.Tensor) -> torch.Tensor:
         weights = None if matrix.values is None else csr.values()
         offsets, indices = csr.crow_indices(), csr.col_indices()
         return torch.embedding_bag(
-            x, indices, offsets, False, 0, False, weights, include_last_offset=True
+            x,
+            indices,
+            offsets,
+            False,
+            0,
+            False,
+            weights,
+            include_last_offset=True,
         )[0]
 
 

@@ -25,7 +25,9 @@ ALL = slice(None)
 
 
 def in_workers(
-    function: Callable[[int, Item], Result], items: Sequence[Item], workers: int
+    function: Callable[[int, Item], Result],
+    items: Sequence[Item],
+    workers: int,
 ) -> list[Result]:
     """Return ``function(worker, item)`` of each item; worker ``i % workers`` always gets item i."""
     workers = min(workers, len(items))
@@ -38,7 +40,9 @@ def in_workers(
 
 
 def in_any_worker(
-    function: Callable[[Item], Result], items: Sequence[Item], workers: int
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    workers: int,
 ) -> list[Result]:
     """Return ``function(item)`` of each item, each computed by the next thread that is free."""
     workers = min(workers, len(items))
@@ -101,7 +105,9 @@ Gradients = Sequence[Tensor | None]
 
 
 def gradients_of(
-    made: Sequence[Tensor], inputs: Sequence[Tensor], gradients: Gradients
+    made: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    gradients: Gradients,
 ) -> list[Tensor | None]:
     """Return the gradients of `inputs` from those of the results `made`; None if unused."""
     ends = [

@@ -60,5 +60,5 @@ def print_marginals(rows: Sequence[Mapping[str, Any]]) -> None:
     print_table("marginal cost and exposed time, ms per step", columns, table)
     print_line(
         "The difference between two modes is the time saved by leaving the part out; it equals the "
-        "exposed time only if nothing overlaps."
+        "exposed time only if nothing overlaps.",
     )

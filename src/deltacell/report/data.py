@@ -29,7 +29,7 @@ def print_data(found: Mapping[str, Any], path: str, *, full: bool = False) -> No
         more = f", {len(notes)} notes" if notes else ""
         print_line(
             f"{len({s['file'] for s in sources}):,} source files{more}: `deltacell data info "
-            f"{path} --full` shows what became of their rows."
+            f"{path} --full` shows what became of their rows.",
         )
 
 

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 @contextmanager
 def drawn(
-    path: Path, width: float, height: float, *, title: str | None = None, dpi: int = 120
+    path: Path,
+    width: float,
+    height: float,
+    *,
+    title: str | None = None,
+    dpi: int = 120,
 ) -> Iterator[Any]:
     """Yield the axes of a new figure, which is written on exit."""
     # A Figure without pyplot is drawn by Agg and leaves the user's pyplot state alone.

@@ -53,7 +53,7 @@ def print_ranking(result: Mapping[str, Any], most: int = 10) -> None:
         if one["pearson"] is not None:
             print_line(
                 f"Pearson correlation of predicted and measured scores: {one['pearson']:.3f} on "
-                f"{one['sets']:,} sets of the {one['part']} part; `deltacell evaluate` uses all."
+                f"{one['sets']:,} sets of the {one['part']} part; `deltacell evaluate` uses all.",
             )
 
 
@@ -216,7 +216,7 @@ def demo_page(result: Mapping[str, Any]) -> str:
     predictors += [{**unknown, **one} for one in result["baselines"]]
     # The best come first, those without a correlation last.
     predictors.sort(
-        key=lambda one: (one["pearson"]["value"] is None, -(one["pearson"]["value"] or 0))
+        key=lambda one: (one["pearson"]["value"] is None, -(one["pearson"]["value"] or 0)),
     )
     ends = [one["pearson"][key] for one in predictors for key in ("value", "low", "high")]
     head = result["ranking"][:MOST_SETS]

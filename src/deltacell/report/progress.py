@@ -28,7 +28,10 @@ def _bar(*columns: progress.ProgressColumn) -> progress.Progress:
     first = (progress.TextColumn("{task.description}", markup=False), progress.BarColumn())
     last = (progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
     return progress.Progress(
-        *(*first, *columns, *last), console=to, transient=True, disable=not to.is_terminal
+        *(*first, *columns, *last),
+        console=to,
+        transient=True,
+        disable=not to.is_terminal,
     )
 
 

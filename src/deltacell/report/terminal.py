@@ -71,7 +71,11 @@ def print_facts(title: str, facts: Mapping[str, Any]) -> None:
 
 
 def print_table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, total: bool = False
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    total: bool = False,
 ) -> None:
     """Print rows under a title, with numbers right-aligned; ``total`` sets the last row apart.
 

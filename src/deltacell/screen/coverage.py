@@ -81,7 +81,7 @@ class Coverage:
             sizes = offsets_of(queries.list.len().to_numpy())
             flat = queries.explode().to_numpy()
             studies.append(
-                StudyCoverage(str(name), flat, sizes, arrays, complete and filled >= FILLED)
+                StudyCoverage(str(name), flat, sizes, arrays, complete and filled >= FILLED),
             )
         return cls(tuple(studies))
 

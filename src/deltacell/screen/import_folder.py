@@ -225,7 +225,10 @@ class _Files:
     """The files of a folder with their readers, and why other files are not read."""
 
     def __init__(
-        self, folder: Path, columns: Sequence[ColumnNames], progress: Progress | None
+        self,
+        folder: Path,
+        columns: Sequence[ColumnNames],
+        progress: Progress | None,
     ) -> None:
         self.folder, self._progress, self._done = folder, progress, 0
         self.why: dict[Path, str] = {}
@@ -313,7 +316,9 @@ def _files_under(folder: Path) -> Iterator[Path]:
 
 
 def _named_splits(
-    written: Sequence[WrittenScreen], files: Sequence[Parts], screens: Mapping[str, Screen]
+    written: Sequence[WrittenScreen],
+    files: Sequence[Parts],
+    screens: Mapping[str, Screen],
 ) -> dict[str, Parts]:
     """Return the named split of each screen that has one, and check it."""
     splits = {}

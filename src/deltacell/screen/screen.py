@@ -52,7 +52,7 @@ ROW_SCHEMA = pa.schema(
         ("source_row", pa.int64()),
         ("replicates", pa.int32()),
         ("end", pa.int64()),
-    ]
+    ],
 )
 #: One row per deleted gene of a genotype.
 GENE_SCHEMA = pa.schema(
@@ -61,7 +61,7 @@ GENE_SCHEMA = pa.schema(
         ("role", pa.dictionary(pa.int8(), pa.string())),
         ("perturbation", pa.dictionary(pa.int8(), pa.string())),
         ("allele", pa.dictionary(pa.int32(), pa.string())),
-    ]
+    ],
 )
 
 

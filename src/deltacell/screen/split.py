@@ -76,7 +76,11 @@ class Split:
 
     @classmethod
     def random(
-        cls, screen: Screen, seed: int = 0, validation: float = 0.1, test: float = 0.1
+        cls,
+        screen: Screen,
+        seed: int = 0,
+        validation: float = 0.1,
+        test: float = 0.1,
     ) -> Split:
         """Split the distinct gene sets of a screen at random, in the given shares of its rows."""
         rng = _rng(seed, validation=validation, test=test)
@@ -85,7 +89,11 @@ class Split:
 
     @classmethod
     def gene(
-        cls, screen: Screen, seed: int = 0, held_out: float = 0.2, validation: float = 0.1
+        cls,
+        screen: Screen,
+        seed: int = 0,
+        held_out: float = 0.2,
+        validation: float = 0.1,
     ) -> Split:
         """Hold out a share of the genes: every genotype that deletes one is a test genotype.
 
@@ -168,7 +176,11 @@ class Split:
 
     @classmethod
     def source(
-        cls, screen: Screen, test: str | Sequence[str], validation: float = 0.1, seed: int = 0
+        cls,
+        screen: Screen,
+        test: str | Sequence[str],
+        validation: float = 0.1,
+        seed: int = 0,
     ) -> Split:
         """Test on some studies and train on the others.
 
@@ -441,7 +453,10 @@ def _n_taken(sizes: Ints, wanted: float) -> int:
 
 
 def _drawn_apart(
-    groups: Ints, pairs: Pairs, fractions: Mapping[int, float], rng: np.random.Generator
+    groups: Ints,
+    pairs: Pairs,
+    fractions: Mapping[int, float],
+    rng: np.random.Generator,
 ) -> Ints:
     """Return the part of each genotype; those that share a pair with a drawn one are dropped."""
     part = np.full(len(groups), TRAIN, dtype=np.int64)

@@ -113,7 +113,9 @@ def synthetic_screen(cell: Cell, *, n: int | None = None, seed: int = 0) -> Scre
 
 
 def _crosses(
-    cell: Cell, n: int | None, seed: int
+    cell: Cell,
+    n: int | None,
+    seed: int,
 ) -> tuple[Genotypes, StudyCoverage, dict[str, Any]]:
     """Measure most crosses of the queries with the array once, and a few twice."""
     planted = Planted.of(cell, seed)
@@ -150,7 +152,9 @@ def _crosses(
 
 
 def _source_pairs(
-    cell: Cell, n: int | None, seed: int
+    cell: Cell,
+    n: int | None,
+    seed: int,
 ) -> tuple[Genotypes, StudyCoverage, dict[str, Any]]:
     """Measure pairs of sources, all or some at random."""
     rng = generator("screen", seed, "redundancy")
@@ -217,7 +221,10 @@ def _genes_in_use(plan: Plan, rng: np.random.Generator) -> Ints:
 
 
 def _query_order(
-    plan: Plan, genes: Ints, array: Ints, rng: np.random.Generator
+    plan: Plan,
+    genes: Ints,
+    array: Ints,
+    rng: np.random.Generator,
 ) -> tuple[Ints, Ints]:
     """Return single genes and pairs of genes in the order in which they become queries.
 
@@ -250,5 +257,5 @@ def _check_room(distinct: int, room: int) -> None:
 def _per_gene(cell: Cell, seed: int, part: str) -> Doubles:
     """Return a standard normal number per gene that depends only on its name and the seed."""
     return np.array(
-        [generator("screen", seed, f"{part} of {name}").normal() for name in cell.genes.systematic]
+        [generator("screen", seed, f"{part} of {name}").normal() for name in cell.genes.systematic],
     )

@@ -37,7 +37,7 @@ def one_of(names: str) -> Meta:
 
 
 PROPAGATIONS = one_of(
-    "shared delta late auto subgraph edge_mask stored_edges stored_masks device_mask"
+    "shared delta late auto subgraph edge_mask stored_edges stored_masks device_mask",
 )
 LOSS_SCHEDULES = one_of("pre_then_post linear_until_uniform linear_until_flipped additive")
 

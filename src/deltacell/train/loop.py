@@ -462,7 +462,10 @@ _MODES: dict[str, tuple[Callable[..., Values | None], Callable[[Loop], None]]] =
 
 
 def build_loaders(
-    config: Config, data: TrainingData, rank: int, world_size: int
+    config: Config,
+    data: TrainingData,
+    rank: int,
+    world_size: int,
 ) -> tuple[Loader, Loader | None]:
     asked, rows, some = config.data, data.split.validation, config.trainer.validation_samples
     options: dict[str, Any] = {"rank": rank, "world_size": world_size, "targets": data.targets}

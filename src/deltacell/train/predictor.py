@@ -77,7 +77,9 @@ class Predictor:
 
     @torch.no_grad()
     def predict(
-        self, genotypes: Genotypes, progress: Callable[[int, int], None] | None = None
+        self,
+        genotypes: Genotypes,
+        progress: Callable[[int, int], None] | None = None,
     ) -> Prediction:
         n = len(genotypes)
         found: list[Any] = []
@@ -182,7 +184,9 @@ def build_fitted(config: Config) -> FittedPredictor:
 
 
 def build_model(
-    config: Config, data: TrainingData, recorded: dict[str, Any] | None = None
+    config: Config,
+    data: TrainingData,
+    recorded: dict[str, Any] | None = None,
 ) -> nn.Module:
     """Return the network of a config, with the training part if it needs that.
 
@@ -239,7 +243,9 @@ AnyRun = LoadedRun | str | os.PathLike[str] | Any
 
 
 def load_run(
-    path: str | os.PathLike[str], which: str = "best", data: TrainingData | None = None
+    path: str | os.PathLike[str],
+    which: str = "best",
+    data: TrainingData | None = None,
 ) -> LoadedRun:
     """Load a run and its data, unless given, with weights ``best``, ``last`` or of a checkpoint."""
     record, config = read_run(path), resumed_config(path)

@@ -244,7 +244,9 @@ _PARTS = (
 
 
 def run_modes(
-    overrides: Sequence[str], steps: int = 30, progress: Progress = lambda what, done, total: None
+    overrides: Sequence[str],
+    steps: int = 30,
+    progress: Progress = lambda what, done, total: None,
 ) -> dict[str, PhaseSummary]:
     """Run every execution mode of a config for some batches, each in a new process."""
     found = {}

@@ -336,7 +336,12 @@ class Checkpoints:
         return {"best": self.best, "last": self.last}
 
     def save(
-        self, state: Mapping[str, Any], *, step: int, epoch: int, metric: float | None = None
+        self,
+        state: Mapping[str, Any],
+        *,
+        step: int,
+        epoch: int,
+        metric: float | None = None,
     ) -> None:
         """Save a state as the last checkpoint, and the best if its metric is highest."""
         metric = float(metric) if metric is not None and math.isfinite(metric) else None
@@ -416,7 +421,12 @@ def _best(checkpoints: Iterable[Reached]) -> Reached | None:
 
 
 def write_checkpoint(
-    path: Path, state: Mapping[str, Any], *, step: int, epoch: int, metric: float | None
+    path: Path,
+    state: Mapping[str, Any],
+    *,
+    step: int,
+    epoch: int,
+    metric: float | None,
 ) -> None:
     about = {_MARK: SCHEMA_VERSION, "step": step, "epoch": epoch, "metric": metric}
     # Serialised in memory, because PyTorch would report a full disk as another error.

@@ -34,7 +34,10 @@ class Job:
 
 
 def job_script(
-    overrides: Sequence[str], job: Job, program: Sequence[str], folder: Path | None = None
+    overrides: Sequence[str],
+    job: Job,
+    program: Sequence[str],
+    folder: Path | None = None,
 ) -> str:
     """Return a script for ``sbatch``; one task is one device, as Lightning expects.
 

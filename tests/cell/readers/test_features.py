@@ -116,7 +116,9 @@ def test_two_names_of_one_gene_are_no_edge(columns, write, genes, reader_of, ref
 
 
 FIXTURES = settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 NAMES = st.sampled_from(["YAL001C", "tfc3", "YAL002W_tsq1", "VPS8", "YAL003W", "ho", "YDL227C"])
 VALUES = st.none() | st.floats(-1e6, 1e6, width=32)

@@ -10,7 +10,10 @@ READERS = {reader.name: reader for reader in GENE_READERS}
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_file_of_genes_is_known_by_its_content_and_bad_rows_are_named(
-    name, write, reader_of, refused
+    name,
+    write,
+    reader_of,
+    refused,
 ):
     sample, separator = SAMPLES[name], "," if name == "gene_table" else "\t"
     for path in (write(sample, "any.dat"), write(sample, "any.txt.gz")):

@@ -171,7 +171,11 @@ def beside(write):
 
 @pytest.mark.parametrize("name", sorted({*SCORES, *NAMES}))
 def test_a_published_format_is_known_by_its_content_and_bad_rows_are_named(
-    name, write, beside, reader_of, refused
+    name,
+    write,
+    beside,
+    reader_of,
+    refused,
 ):
     sample, separator = SAMPLES[name], " " if name[7:] in ("detailed", "physical") else "\t"
     plain, packed = write(sample, "any.dat"), write(sample, "any.txt.gz")
@@ -214,7 +218,7 @@ def test_tflink_gives_an_edge_for_each_of_several_names(write, genes):
     rows = [row.replace("TFC3\tVPS8", f"{a}\t{b}") for a, b in pairs]
     [edges] = read("tflink", write("\n".join([header, *rows]) + "\n"))
     assert edges.frame.rows() == [
-        *(("TFC3", "VPS8", 2), ("TFC3", "EFB1", 2), ("VPS8", "HO", 4), ("EFB1", "HO", 4))
+        *(("TFC3", "VPS8", 2), ("TFC3", "EFB1", 2), ("VPS8", "HO", 4), ("EFB1", "HO", 4)),
     ]
     relation, source = edges.on(genes)
     assert (relation.directed, relation.n_edges, source.counts.read) == (True, 4, 5)
@@ -300,7 +304,7 @@ def test_string_adjacency_numbers_are_lines_of_the_gene_list(write):
     [edges] = read("string_adjacency", write(text, "yeast_string_neighborhood_adjacency.txt.gz"))
     assert (edges.name, edges.directed) == ("string_neighborhood", False)
     assert edges.frame.select("source", "target", "weight").rows() == [
-        *(("YAL001C", "YAL002W", 0.5), ("YAL002W", "YAL001C", 0.5), ("YAL003W", "YAL001C", 0.25))
+        *(("YAL001C", "YAL002W", 0.5), ("YAL002W", "YAL001C", 0.5), ("YAL003W", "YAL001C", 0.25)),
     ]
     sha = hashlib.sha256(listed.read_bytes()).hexdigest()
     assert edges.notes == {"gene list": listed.name, "gene list sha256": sha}

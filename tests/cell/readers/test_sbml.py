@@ -34,7 +34,7 @@ def model(tmp_path_factory):
             model.add_reactions([reaction])
         for name, members in (groups or {}).items():
             model.add_groups(
-                [cobra.core.Group(name, name, map(model.reactions.get_by_id, members))]
+                [cobra.core.Group(name, name, map(model.reactions.get_by_id, members))],
             )
         path = tmp_path_factory.mktemp("models") / "tiny.xml"
         cobra.io.write_sbml_model(model, str(path))

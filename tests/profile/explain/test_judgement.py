@@ -132,7 +132,8 @@ walls = st.lists(st.floats(0.5, 2.0), min_size=1, max_size=30)
 @given(walls, walls)
 @settings(max_examples=30, deadline=None)
 def test_a_difference_is_the_mirror_image_of_the_other_way_round(
-    a: list[float], b: list[float]
+    a: list[float],
+    b: list[float],
 ) -> None:
     there, back = difference(a, b), difference(b, a)
     assert there.ratio == pytest.approx(1 / back.ratio)
@@ -154,7 +155,8 @@ def test_noise_alone_is_seldom_a_difference(noise: float, together: int) -> None
 
 
 @given(
-    st.dictionaries(st.text("abcdef", min_size=1), st.floats(1, 10), min_size=5), st.floats(1.2, 9)
+    st.dictionaries(st.text("abcdef", min_size=1), st.floats(1, 10), min_size=5),
+    st.floats(1.2, 9),
 )
 @settings(max_examples=30, deadline=None)
 def test_what_is_slower_in_all_it_does_is_uniformly_so(a: dict[str, float], times: float) -> None:

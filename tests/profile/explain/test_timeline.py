@@ -102,7 +102,8 @@ spans = st.tuples(st.integers(0, 900), st.integers(1, 300), st.integers(1, 3))
 @settings(max_examples=30, deadline=None)
 @given(events=st.lists(spans, min_size=1, max_size=60), most=st.integers(8, 20))
 def test_law_bars_are_apart_bounded_and_complete(
-    events: list[tuple[int, int, int]], most: int
+    events: list[tuple[int, int, int]],
+    most: int,
 ) -> None:
     made = [Event(f"op{i}", b, n, thread=f"thread {t}") for i, (b, n, t) in enumerate(events)]
     trace = make_trace([named("ProfilerStep#1", 0, 1000, "thread 1"), *made])

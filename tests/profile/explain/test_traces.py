@@ -26,7 +26,7 @@ def test_the_loader_is_why_no_workers_are_slower_and_the_kernels_are_equal(loade
     assert loaders.sentence.startswith(
         "resnet50_loader_workers_0 takes 1.33x as long per step as resnet50_loader_workers_4 (175 "
         "ms against 131 ms): data loading accounts for +68.6 ms, 159 % of the gap, more than all "
-        "of it because the other parts account for -25.3 ms."
+        "of it because the other parts account for -25.3 ms.",
     )
     fall = loaders.comparison.steps
     assert sum(bar.change for bar in fall.bars) == pytest.approx(fall.gap, rel=1e-9)
@@ -65,7 +65,7 @@ def test_the_rank_that_the_others_wait_for(traces):
     assert "is idle for 56 % of a step" in found.sentence
     assert found.sentence.startswith(
         "The ranks wait for rank 7, which starts its step 7.51 ms late: it enters the first "
-        "sendrecv 7.62 ms after rank 1"
+        "sendrecv 7.62 ms after rank 1",
     )
     assert found.doubts == ["only 1 step was measured"]
     assert any(

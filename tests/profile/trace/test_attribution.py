@@ -156,7 +156,8 @@ class TestCategories:
         assert {None if one is None else one.name for one in found} == {category}
 
     @pytest.mark.parametrize(
-        ("around", "category"), [("part", "transfer to device"), ("phase.forward", "forward")]
+        ("around", "category"),
+        [("part", "transfer to device"), ("phase.forward", "forward")],
     )
     def test_a_copy_to_the_device_is_a_transfer_unless_named_otherwise(self, around, category):
         trace = make_trace(
@@ -165,7 +166,7 @@ class TestCategories:
                 *(Event("aten::to", 10, 100), Event("aten::copy_", 20, 80)),
                 Event("cudaMemcpyAsync", 30, 50, Kind.runtime, correlation=7),
                 Event("Memcpy HtoD", 40, 50, Kind.copy, "stream 1", correlation=7),
-            ]
+            ],
         )
         assert spent(trace)[category] >= 100
 
@@ -179,7 +180,7 @@ class TestHost:
                 Event("aten::mm", 360, 100, thread="autograd"),
                 Event("autograd::engine::evaluate_function: B", 560, 40, thread="autograd"),
                 named("Optimizer.step#SGD.step", 700, 300),
-            ]
+            ],
         )
         # The pause between two of its operators is its own.
         assert spent(trace) == {"forward": 300, "backward": 250, "optimizer": 300, "other": 150}
@@ -198,7 +199,7 @@ class TestHost:
                 Event("CudnnConvolutionBackward", 450, 50, sequence=7, thread="autograd"),
                 # A number that a damaged trace may have.
                 Event("aten::argmax", 600, 100, sequence=2**63 - 1),
-            ]
+            ],
         )
         assert spent(trace) == {"forward": 200, "loss": 20, "backward": 100, "other": 680}
 
@@ -212,7 +213,7 @@ class TestHost:
                 Event("aten::linear", 60 * ms, 10 * ms, sequence=7),
                 Event("aten::addmm", 61 * ms, 8 * ms, sequence=7),
                 Event("AddmmBackward0", 80 * ms, 20 * ms, sequence=7),
-            ]
+            ],
         )
         assert spent(trace) == {"forward": 10 * ms, "backward": 20 * ms, "other": 70 * ms}
         bare = "code that records nothing, between aten::randperm and aten::linear"
@@ -224,7 +225,7 @@ class TestHost:
                 *(STEP, named("phase.backward", 0, 900), named("phase.optimizer", 900, 100)),
                 *(Event("MulBackward0", 10, 90), Event("MulBackward0", 110, 190)),
                 named("gloo:all_reduce", 50, 700, "gloo"),
-            ]
+            ],
         )
         assert spent(trace) == {"gradient communication": 450, "backward": 450, "optimizer": 100}
 
@@ -234,7 +235,7 @@ class TestHost:
                 *(STEP, named("enumerate(DataLoader)#_Single.__next__", 0, 400)),
                 Event("torch/utils/data/_utils/collate.py(1): collate", 100, 100, Kind.python),
                 Event("aten::stack", 100, 250, thread="pt_data_pin"),
-            ]
+            ],
         )
         loader = Attribution(trace).loader
         assert (loader.per_step, loader.share) == (400, 0.4)
@@ -254,7 +255,7 @@ class TestHost:
                 Event("/lib/python3.11/random.py(1): shuffle", 10, 400, Kind.python),
                 Event("torch/serialization.py(900): save", 600, 300, Kind.python),
                 Event("<built-in method write of object at 0x7f12>", 610, 200, Kind.python),
-            ]
+            ],
         )
         found = doing(trace)
         assert (found["train.py(30): augment"][1], found["torch.save"][1]) == (500, 300)
@@ -306,7 +307,8 @@ def of_every_kind(name: str) -> list[Event]:
 
 
 @pytest.mark.parametrize(
-    "piece", ["!", "cudaStreamSynchronize", "DtoH", "step ", "_loss::", "torch_geometric/", "next("]
+    "piece",
+    ["!", "cudaStreamSynchronize", "DtoH", "step ", "_loss::", "torch_geometric/", "next("],
 )
 def test_a_hostile_name_takes_no_time(piece):
     events = of_every_kind(piece * 5_000 + "\x00<script>")

@@ -36,7 +36,7 @@ def test_only_what_nothing_hides_is_exposed():
             kernel(200, 300, 2, NCCL, "stream 9"),
             Event("Memcpy HtoD", 450, 150, Kind.copy, "stream 11", 3),
             Event("Memset (Device)", 700, 10, Kind.fill, "stream 7", 4),
-        ]
+        ],
     )
     found = device_of(trace)
     assert found.steps.select(PARTS).row(0) == (200, 200, 110, 490)
@@ -110,7 +110,7 @@ def test_device_time_is_by_kernel_operator_and_module():
             Event("AddmmBackward0", 300, 100, thread="autograd", sequence=3),
             launch(310, 2, 10)._replace(thread="autograd"),
             kernel(330, 400, 2),
-        ]
+        ],
     )
     work = Attribution(trace).work
     operators = {name: row for name, *row in work.operators.select("name", "time", "total").rows()}
@@ -125,7 +125,7 @@ def test_without_a_device_modules_have_the_time_of_the_host():
     module = Event("nn.Module: Linear_0", 0, 100, Kind.python)
     inner = Event("nn.Module: Tanh_0", 40, 20, Kind.python)
     modules = Attribution(
-        make_trace([STEP, module, Event("aten::addmm", 20, 10), inner])
+        make_trace([STEP, module, Event("aten::addmm", 20, 10), inner]),
     ).work.modules
     assert modules.select("name", "time", "total").rows() == [
         (module.name, 80, 100),

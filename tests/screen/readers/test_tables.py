@@ -38,7 +38,7 @@ HEADERS = {
     '"","gene1","gene2","score"\n\n"1","ARG5,6","HO",-0.5\n': [(["ARG5,6", "HO"], -0.5)],
     f'gene1,gene2,score,remark\nA1,B1,0.5,"{"long " * 40_000}"\n': AB,
     "Array,Query_1,Query_2,tau\nA1,Q1,Q2,0.5\nA2,,Q3,0.25\nA3,Q4+Q5,NA,1\n": [
-        *((["A1", "Q1", "Q2"], 0.5), (["A2", "Q3"], 0.25), (["A3", "Q4", "Q5"], 1.0))
+        *((["A1", "Q1", "Q2"], 0.5), (["A2", "Q3"], 0.25), (["A3", "Q4", "Q5"], 1.0)),
     ],
     **{
         f"gene1,gene2,score\n{name},B1,0.5\n": [([gene, "B1"], 0.5)]
@@ -161,7 +161,7 @@ def test_a_fitness_is_taken_where_there_is_no_score_or_where_it_is_asked_for(wri
 
 
 NAMES = st.text("ABCXYZabc019-,()", min_size=1, max_size=8).filter(
-    lambda name: name.lower() not in MISSING and not is_number(name)
+    lambda name: name.lower() not in MISSING and not is_number(name),
 )
 NUMBERS = st.floats(-1e38, 1e38)
 GENOTYPES = st.lists(

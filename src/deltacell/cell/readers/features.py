@@ -75,7 +75,7 @@ def _is_feature(header: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
         and not any(_is_gene_like(header[i]) for i in named)
         and (called_so or not any(is_number(header[i]) for i in numbers))
         and not any(_ONE_OF_SEVERAL.fullmatch(header[i]) for i in named)
-        and not any(_are_two_genes(header, columns, i, j) for i, j in combinations(named, 2))
+        and not any(_are_two_genes(header, columns, i, j) for i, j in combinations(named, 2)),
     )
 
 
@@ -107,7 +107,9 @@ def _are_two_genes(header: Sequence[str], columns: Sequence[Sequence[str]], i: i
 
 
 def _read(
-    found: tuple[Sheet, int], genes: Genes, on_unknown: OnUnresolved = "drop"
+    found: tuple[Sheet, int],
+    genes: Genes,
+    on_unknown: OnUnresolved = "drop",
 ) -> tuple[Feature, Source]:
     sheet, at = found
     sheets = {other.name for other in sheet.file.sheets if sheet.name}
@@ -115,7 +117,10 @@ def _read(
 
 
 def feature_of(
-    table: Table, genes: Genes, on_unknown: OnUnresolved, other_sheets: Sequence[str] = ()
+    table: Table,
+    genes: Genes,
+    on_unknown: OnUnresolved,
+    other_sheets: Sequence[str] = (),
 ) -> tuple[Feature, Source]:
     """Make a feature of the numeric columns, and account for every row.
 

@@ -25,7 +25,7 @@ Find = Callable[[File], Callable[[], Table] | None]
 
 #: Patterns of column headers.
 HEADERS: dict[str, Any] = tomllib.loads(
-    Path(__file__).with_name("headers.toml").read_text(encoding="utf-8")
+    Path(__file__).with_name("headers.toml").read_text(encoding="utf-8"),
 )
 
 #: The marks of a deletion: rad52Δ, rad52-delta, rad52Δ::kanMX, Δrad52.
@@ -52,7 +52,10 @@ class Reader:
     fix: str | None = None  # a hint for files that do not have this format
 
     def read(
-        self, path: str | os.PathLike[str], columns: Sequence[ColumnNames] = (), **options: Any
+        self,
+        path: str | os.PathLike[str],
+        columns: Sequence[ColumnNames] = (),
+        **options: Any,
     ) -> Any:
         found = self.find(File(path, columns))
         if not found:
@@ -136,7 +139,11 @@ def resolve_strains(genes: Genes, names: pl.Series) -> Ints:
 
 
 def account_for_names(
-    names: pl.Series, index: Ints, on_unknown: OnUnresolved, path: Path, lines: Ints | None = None
+    names: pl.Series,
+    index: Ints,
+    on_unknown: OnUnresolved,
+    path: Path,
+    lines: Ints | None = None,
 ) -> tuple[dict[str, int], dict[str, str]]:
     """Return the number of names that were not found, by reason, and notes that list them.
 
@@ -151,7 +158,10 @@ def account_for_names(
 
 
 def names_not_found(
-    notes: Mapping[str, str], rows: str, path: Path, line: int | None
+    notes: Mapping[str, str],
+    rows: str,
+    path: Path,
+    line: int | None,
 ) -> GeneNameError:
     return GeneNameError(
         f"{rows} have unknown or ambiguous gene names ({text_of_notes(notes)})",

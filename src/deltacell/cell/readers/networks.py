@@ -249,7 +249,9 @@ EDGE_READERS = (
     _reader("string_physical", with_header(*_LINK, alone=True), _physical),
     _reader("string_actions", with_header(*_ACTION), _actions),
     _reader(
-        "string_adjacency", without_header(("first", "second", "score"), _are_numbered), _adjacency
+        "string_adjacency",
+        without_header(("first", "second", "score"), _are_numbered),
+        _adjacency,
     ),
     _reader("yeastract", with_header("tf_orf", "target_orf"), _yeastract),
     _reader("tflink", with_header("Name.TF", "Name.Target"), _tflink),
@@ -289,7 +291,12 @@ def _read_lists(forms: Sequence[_Form]) -> list[NamedEdges]:
 
 
 def edges_of(
-    table: Table, columns: Sequence[str], name: str, reader: str, *, directed: bool = False
+    table: Table,
+    columns: Sequence[str],
+    name: str,
+    reader: str,
+    *,
+    directed: bool = False,
 ) -> NamedEdges:
     """Return the edges of two gene columns and an optional weight; rows without one are dropped."""
     source, target, *weight = columns

@@ -122,5 +122,8 @@ def _cobra_model(path: Path, data: bytes) -> Any:
 
 
 reader = Reader(
-    "sbml", "metabolism", lambda file: any("<sbml" in line for line in file.head) and file, _read
+    "sbml",
+    "metabolism",
+    lambda file: any("<sbml" in line for line in file.head) and file,
+    _read,
 )

@@ -73,7 +73,12 @@ class NamedTerms:
         numbers = {"terms": len(named), "genes": int(annotation.known.sum())}
         notes = {**numbers, **self.table.notes, **unresolved}
         return annotation, Source(
-            path.name, self.table.sha256, self.reader, counts, self.name, notes
+            path.name,
+            self.table.sha256,
+            self.reader,
+            counts,
+            self.name,
+            notes,
         )
 
 

@@ -125,7 +125,11 @@ def ridge(part: Part, n_genes: int, penalty: float) -> GeneEffects:
     )
     wanted, scaled = transposed @ (part.targets - mean_y), sp.diags_array(1 / diagonal)
     effect, failed = scipy.sparse.linalg.cg(
-        normal, wanted, rtol=1e-12, maxiter=10 * n_genes + 100, M=scaled
+        normal,
+        wanted,
+        rtol=1e-12,
+        maxiter=10 * n_genes + 100,
+        M=scaled,
     )
     if failed:
         what = f"ridge regression does not converge with penalty={penalty}; set a larger one"
@@ -134,7 +138,12 @@ def ridge(part: Part, n_genes: int, penalty: float) -> GeneEffects:
 
 
 def cross_fitted_effects(
-    part: Part, n_genes: int, penalty: float, *, folds: int, seed: int
+    part: Part,
+    n_genes: int,
+    penalty: float,
+    *,
+    folds: int,
+    seed: int,
 ) -> Doubles:
     """Return the effect of each gene of each training set, learned from the other folds, [total].
 

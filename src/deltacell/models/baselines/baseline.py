@@ -166,7 +166,9 @@ class FittedPredictor(Recorded):
         self._is_warm, workers = True, workers_for(torch.device("cpu"), len(blocks) - alone)
         with one_core(workers):
             found += in_any_worker(
-                lambda block: self._parts(cell, sets.take(block)), blocks[alone:], workers
+                lambda block: self._parts(cell, sets.take(block)),
+                blocks[alone:],
+                workers,
             )
         as_given = np.argsort(rows)
         columns: dict[str, Any] = {

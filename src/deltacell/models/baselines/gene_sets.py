@@ -92,7 +92,11 @@ def look_up(keys: AnyArray, wanted: AnyArray) -> tuple[Ints, Bools]:
 
 
 def aggregated(
-    values: AnyArray, offsets: Ints, how: Sequence[str], *, skip_missing: bool = False
+    values: AnyArray,
+    offsets: Ints,
+    how: Sequence[str],
+    *,
+    skip_missing: bool = False,
 ) -> AnyArray:
     """Return aggregates of rows ``offsets[b] : offsets[b + 1]``, [pieces, columns * aggregates].
 

@@ -97,7 +97,11 @@ class PairColumns:
     """
 
     def __init__(
-        self, cell: Cell, order: GeneOrder, largest: int, features: Sequence[str] | None = None
+        self,
+        cell: Cell,
+        order: GeneOrder,
+        largest: int,
+        features: Sequence[str] | None = None,
     ) -> None:
         self.neighbours = Neighbours.of(cell, order, features)
         self.n_genes, self.largest = len(order), largest
@@ -116,7 +120,11 @@ class PairColumns:
         self._linked = [(weight > 0).astype(np.float32) for weight in self.neighbours.weights]
 
     def __call__(
-        self, known: Known, sets: GeneSets, votes: Votes, fixed: Floats | None = None
+        self,
+        known: Known,
+        sets: GeneSets,
+        votes: Votes,
+        fixed: Floats | None = None,
     ) -> Floats:
         """Return the columns of sets, [sets, columns].
 
@@ -224,7 +232,10 @@ def _vote_columns(votes: Floats) -> Floats:
 
 
 def _residual_votes(
-    votes: Floats, pairs: GenePairs, effects: GeneEffects, around: Doubles
+    votes: Floats,
+    pairs: GenePairs,
+    effects: GeneEffects,
+    around: Doubles,
 ) -> Floats:
     """Return the votes minus the expectation of the additive model.
 
@@ -242,7 +253,10 @@ def _residual_votes(
 
 
 def _set_vote_columns(
-    votes: Floats, sets: GeneSets, effects: GeneEffects, around: Doubles
+    votes: Floats,
+    sets: GeneSets,
+    effects: GeneEffects,
+    around: Doubles,
 ) -> Floats:
     """Return the vote on each larger set and the number of voters, [sets, relations * 2]."""
     rest = effects.score(sets)[sets.owner] - effects.effect[sets.genes]

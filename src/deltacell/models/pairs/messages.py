@@ -55,7 +55,9 @@ class Neighbours(NamedTuple):
                 similar[name] = _nearest(profiles(cell.feature(name).values[order.gene]))
         weights |= {f"similar {name}": matrix for name, matrix in similar.items()}
         return cls(
-            tuple(weights), tuple(weights.values()), tuple(map(_normalised, weights.values()))
+            tuple(weights),
+            tuple(weights.values()),
+            tuple(map(_normalised, weights.values())),
         )
 
     def places(self, k: int) -> Floats:
@@ -128,7 +130,7 @@ def _nearest(rows: sp.csr_array | Floats, k: int = _NEAREST) -> sp.csr_array:
     positive = np.maximum(np.concatenate(values).ravel(), 0)
     starts = np.arange(0, n * k + 1, k)
     return _symmetric(
-        sp.csr_array((positive, np.concatenate(columns).ravel(), starts), shape=(n, n))
+        sp.csr_array((positive, np.concatenate(columns).ravel(), starts), shape=(n, n)),
     )
 
 
@@ -167,7 +169,9 @@ class Measured:
 
 
 def _means(
-    scores: Doubles, at: tuple[Ints, Ints], shape: tuple[int, int]
+    scores: Doubles,
+    at: tuple[Ints, Ints],
+    shape: tuple[int, int],
 ) -> tuple[sp.csr_array, sp.csr_array]:
     """Return the matrix of the mean score at each place, and that of ones."""
     count, total = (sp.csr_array((x, at), shape) for x in (np.ones_like(scores), scores))
@@ -201,7 +205,10 @@ def by_first_gene(pairs: GenePairs) -> Iterator[tuple[Ints, Ints, Ints]]:
 
 
 def pair_votes(
-    measured: Measured, neighbours: Neighbours, pairs: GenePairs, rows: Bools | None = None
+    measured: Measured,
+    neighbours: Neighbours,
+    pairs: GenePairs,
+    rows: Bools | None = None,
 ) -> Floats:
     r"""Return the votes on pairs of genes as sums, [pairs, relations, 6]; see `SUMS`.
 
@@ -289,7 +296,10 @@ class Voter(NamedTuple):
 
 
 def voters(
-    measured: Measured, neighbours: Neighbours, genes: tuple[int, ...], most: int = 20
+    measured: Measured,
+    neighbours: Neighbours,
+    genes: tuple[int, ...],
+    most: int = 20,
 ) -> list[Voter]:
     """Return the measured sets that vote on a set of genes, by descending weight."""
     found: dict[tuple[int, ...], Voter] = {}

@@ -196,7 +196,12 @@ class PairCell(Recorded, nn.Module):
         return logarithm
 
     def _replace(
-        self, genes: Tensor, place: int, x: Tensor, context: _Context, doubt: int
+        self,
+        genes: Tensor,
+        place: int,
+        x: Tensor,
+        context: _Context,
+        doubt: int,
     ) -> Tensor:
         """Return the vote of the measured sets with a neighbour in place of one gene, [b, 2H]."""
         size = genes.shape[1]
@@ -292,7 +297,10 @@ class _Context(NamedTuple):
 
 
 def _gene_inputs(
-    cell: Cell, order: GeneOrder, neighbours: Neighbours, features: Sequence[str] | None
+    cell: Cell,
+    order: GeneOrder,
+    neighbours: Neighbours,
+    features: Sequence[str] | None,
 ) -> Floats:
     columns: list[AnyArray] = [np.ones((cell.n_genes, 1))]
     columns += [feature_vectors(one, _COMPONENTS) for one in chosen_features(cell, features)]

@@ -54,7 +54,12 @@ class PairTrees(FittedPredictor):
         others = None if zeros is None else order.sets(zeros.training)
         folds = {"folds": self.folds, "gene_folds": self.gene_folds, "rounds": self.gene_rounds}
         table, row = training_columns(
-            self._columns, training, others, penalty=self.penalty, seed=data.seed, **folds
+            self._columns,
+            training,
+            others,
+            penalty=self.penalty,
+            seed=data.seed,
+            **folds,
         )
         self._known = Known.of(training, len(order), self.penalty)
         parameters = {
@@ -151,7 +156,10 @@ class PairTrees(FittedPredictor):
 
 
 def _calibrated(
-    odds: Doubles, label: Doubles, weight: Doubles, shift: float
+    odds: Doubles,
+    label: Doubles,
+    weight: Doubles,
+    shift: float,
 ) -> tuple[float, float]:
     """Return the shift and slope of log odds that fit weighted labels best (Platt scaling)."""
     odds = odds + shift

@@ -168,7 +168,11 @@ def _explain_two(a: Subject, b: Subject) -> Explanation:
 
 
 def _explanation(
-    given: list[Subject], *, advice: list[str], doubts: Sequence[str] = (), **rest: Any
+    given: list[Subject],
+    *,
+    advice: list[str],
+    doubts: Sequence[str] = (),
+    **rest: Any,
 ) -> Explanation:
     doubts, warnings = [*doubts], []
     for one in given:
@@ -199,7 +203,7 @@ def _noise(a: Subject, b: Subject, views: list[View]) -> Difference | None:
     if len(runs) < 2 or any(summary.samples_per_s is None for summary, _ in runs):
         return None
     return difference(
-        *(x.steady["wall_s"].to_numpy() / (of.samples_per_step or 1.0) for x, of in runs)
+        *(x.steady["wall_s"].to_numpy() / (of.samples_per_step or 1.0) for x, of in runs),
     )
 
 
@@ -244,7 +248,9 @@ def _changes(a: View, b: View) -> list[Table]:
 
 
 def _pair_evidence(
-    compared: Comparison, noise: Difference | None, views: list[View]
+    compared: Comparison,
+    noise: Difference | None,
+    views: list[View],
 ) -> Iterator[str]:
     if noise is not None:
         yield say("bootstrap", x=noise)
@@ -296,7 +302,10 @@ def _trace_evidence(traces: RanksAttribution, view: View, late: Cause | None) ->
 
 
 def _pair_doubts(
-    a: Subject, b: Subject, fall: Waterfall, noise: Difference | None
+    a: Subject,
+    b: Subject,
+    fall: Waterfall,
+    noise: Difference | None,
 ) -> Iterator[str]:
     accounts = {"a": a.account, "b": b.account}
     if a.account.source != b.account.source:
@@ -434,7 +443,7 @@ def _trace_tables(traces: RanksAttribution) -> list[Table]:
 
 _SIGNS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _CONDITION = re.compile(
-    r"([a-z][a-z _]{0,60}?) ?(>=|<=|>|<) ?([+-]?\d{1,12}(?:\.\d{1,12})?) ?(%|x)?"
+    r"([a-z][a-z _]{0,60}?) ?(>=|<=|>|<) ?([+-]?\d{1,12}(?:\.\d{1,12})?) ?(%|x)?",
 )
 
 

@@ -55,7 +55,10 @@ class Difference:
 
 
 def difference(
-    a: npt.ArrayLike, b: npt.ArrayLike, *, paced_by: str = "device"
+    a: npt.ArrayLike,
+    b: npt.ArrayLike,
+    *,
+    paced_by: str = "device",
 ) -> Difference | None:
     """Compare times of steps by a bootstrap; None if there are none or one is 0."""
     times = [np.asarray(one, dtype=np.float64) for one in (a, b)]

@@ -107,7 +107,10 @@ class Subject:
 
 
 def open_subject(
-    path: str | os.PathLike[str], *, name: str | None = None, progress: Progress | None = None
+    path: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    progress: Progress | None = None,
 ) -> Subject:
     path = Path(path)
     if not path.exists():

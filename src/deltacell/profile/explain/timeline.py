@@ -21,7 +21,9 @@ MOST_LEVELS = 24  # levels of nested calls
 
 
 def typical_steps(
-    runs: Sequence[tuple[str, RanksAttribution]], *, most: int = MOST_BARS
+    runs: Sequence[tuple[str, RanksAttribution]],
+    *,
+    most: int = MOST_BARS,
 ) -> dict[str, Any] | None:
     """Return a typical step of each rank of each run, as a JSON-serialisable dict.
 
@@ -73,7 +75,7 @@ def _step(rank: Attribution, place: int, most: int, offset: int) -> dict[str, An
             "end": np.minimum(nesting.cut[rows], end),
             "row": rows,
             "category": [titles[i] for i in title],
-        }
+        },
     ).filter(pl.Series(kept[rows]) & (pl.col("depth") < MOST_LEVELS))
     bars = bars.with_columns(
         pl.col("lane").replace_strict(lanes, range(len(lanes))),
@@ -160,7 +162,10 @@ def _bounded(bars: pl.DataFrame, most: int) -> pl.DataFrame:
         leader = pl.col("row", "category").get(pl.col("busy").arg_max())
         group = apart.fill_null(True).cum_sum().alias("group")
         found = bars.group_by(group, maintain_order=True).agg(
-            pl.first("lane", "depth", "begin"), pl.max("end"), leader, pl.sum("count", "busy")
+            pl.first("lane", "depth", "begin"),
+            pl.max("end"),
+            leader,
+            pl.sum("count", "busy"),
         )
     # With hundreds of ranks, one bar per lane and level may still be too many.
     return found.with_row_index().top_k(most, by="busy").sort("index")

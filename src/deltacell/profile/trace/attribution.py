@@ -146,7 +146,10 @@ def _loader(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> Loa
 
 
 def _notices(
-    trace: Trace, steps: Steps, device: DeviceTime | None, doing: pl.DataFrame
+    trace: Trace,
+    steps: Steps,
+    device: DeviceTime | None,
+    doing: pl.DataFrame,
 ) -> Iterator[str]:
     yield from trace.warnings
     yield from (f"Step {number} does not count: {why}." for number, why in steps.cut)
@@ -208,7 +211,8 @@ def _align(by_rank: dict[int, Attribution]) -> Alignment | None:
     came, start, rank = pl.col("came"), pl.col("start"), pl.col("rank")
     first, last, late = came.arg_min(), came.arg_max(), came.max() - came.min()
     rows = rows.with_columns(
-        pl.col("counted").all().over(_KEY), waited=(came.max() - came).over(_KEY)
+        pl.col("counted").all().over(_KEY),
+        waited=(came.max() - came).over(_KEY),
     )
     if not on_device:
         rows = pl.concat(_while_idle(one.host, rows.filter(rank=i)) for i, one in by_rank.items())

@@ -230,7 +230,8 @@ BETWEEN = re.compile(rb'\}\s*(,)\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args)"
 # Line breaks are allowed between events, where spaces will do too, but not within a name.
 _WITHOUT_CONTROL = bytes.maketrans(bytes(range(32)), b" " * 32)
 _NO_NUMBER = re.compile(
-    rb"(?<=[:,\[])(\s*)[+-]?(?:inf(?:inity)?|nan)(?:\([a-z0-9]*\))?(?=\s*[,}\]])", re.IGNORECASE
+    rb"(?<=[:,\[])(\s*)[+-]?(?:inf(?:inity)?|nan)(?:\([a-z0-9]*\))?(?=\s*[,}\]])",
+    re.IGNORECASE,
 )
 # A valid escape, half of a surrogate pair, or a lone backslash.
 _ESCAPE = re.compile(

@@ -124,7 +124,12 @@ def _kernel_times(trace: Trace, steps: Steps, kernels: Ints, launch: Indices) ->
 
 
 def _gaps(
-    trace: Trace, steps: Steps, host: HostTime, rows: Ints, busy: Covered, launch: Indices
+    trace: Trace,
+    steps: Steps,
+    host: HostTime,
+    rows: Ints,
+    busy: Covered,
+    launch: Indices,
 ) -> pl.DataFrame:
     """Return the idle stretches of counted steps, when the host had launched, and the reasons."""
     bounds = (busy.begin, busy.end, steps.begin, steps.end)
@@ -211,7 +216,11 @@ def critical_path(trace: Trace, steps: Steps, host: HostTime, launch: Indices) -
 
 
 def critical_stretches(
-    trace: Trace, host: HostTime, launch: Indices, begin: int, end: int
+    trace: Trace,
+    host: HostTime,
+    launch: Indices,
+    begin: int,
+    end: int,
 ) -> Iterator[tuple[str, int, int, int]]:
     """Yield where, begin, end, and the row of a device event or nothing, from the end backwards."""
     ends = trace.begin + trace.duration

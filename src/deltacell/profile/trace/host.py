@@ -195,7 +195,11 @@ def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
 
 
 def _busy(
-    trace: Trace, found: Categories, main: Timeline, others: Sequence[Timeline], begin: Ints
+    trace: Trace,
+    found: Categories,
+    main: Timeline,
+    others: Sequence[Timeline],
+    begin: Ints,
 ) -> tuple[Indices, Categories, Bools]:
     row = main.at(begin)
     category = np.where(row >= 0, found[row], np.int8(NOTHING))
@@ -214,7 +218,11 @@ def _busy(
 
 
 def _with_forward(
-    trace: Trace, nesting: Nesting, steps: Steps, own: Categories, found: Categories
+    trace: Trace,
+    nesting: Nesting,
+    steps: Steps,
+    own: Categories,
+    found: Categories,
 ) -> Categories:
     """Classify unclassified operators as forward if their backward follows in the same step.
 
@@ -245,7 +253,11 @@ def _with_forward(
 
 
 def _exposed(
-    own: Categories, row: Indices, waits: Bools, begin: Ints, collectives: Covered
+    own: Categories,
+    row: Indices,
+    waits: Bools,
+    begin: Ints,
+    collectives: Covered,
 ) -> Bools:
     """Return where the host waits for a collective, except between operators of the backward."""
     is_open = collectives.within(begin, begin + 1) > 0
@@ -282,7 +294,12 @@ def _fill(category: Categories, step: Indices, begin: Ints, end: Ints, pause: fl
 
 
 def _names(
-    trace: Trace, nesting: Nesting, steps: Steps, begin: Ints, end: Ints, row: Indices
+    trace: Trace,
+    nesting: Nesting,
+    steps: Steps,
+    begin: Ints,
+    end: Ints,
+    row: Indices,
 ) -> tuple[Indices, list[str]]:
     """Return a human-readable name for every piece of the host's time.
 
@@ -317,7 +334,7 @@ def _named_by(trace: Trace, nesting: Nesting) -> Indices:
     climbs |= trace.named(lambda name: name == "aten::_local_scalar_dense")
     climbs &= above == Kind.operator
     untold = trace.named(
-        lambda name: classify(name, Kind.python) is None and _LIBRARY.search(name[:1000])
+        lambda name: classify(name, Kind.python) is None and _LIBRARY.search(name[:1000]),
     )
     climbs |= (trace.kind == Kind.python) & untold & (above == Kind.python)
     place = climb(climbs, nesting.parent)
@@ -335,7 +352,7 @@ _STEP = re.compile(r"^ProfilerStep#\d+$")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _VENDOR = re.compile(r"^(?:hip|xpu|musa|mtia)(?=[A-Z])")
 _LIBRARY = re.compile(
-    r"(?:site|dist)-packages/|^torch/|/torch/|^<|/lib/python3|^(?:threading|contextlib|runpy)\.py"
+    r"(?:site|dist)-packages/|^torch/|/torch/|^<|/lib/python3|^(?:threading|contextlib|runpy)\.py",
 )
 _SPOKEN = re.compile(r"^.*torch/serialization\.py\(\d+\): (save|load)$", re.DOTALL)
 
@@ -375,7 +392,7 @@ def sync_points(trace: Trace, nesting: Nesting, steps: Steps) -> pl.DataFrame:
 
 _CALLS = re.compile(
     r"(?:cuda|hip|cu|musa|xpu)\w*(?:Stream|Device|Event|Ctx)Synchronize(?:_\w+)?$"
-    r"|(?:cuda|hip)Memcpy(?:2D|3D)?(?:_\w+)?$|cuMemcpy(?:DtoH|HtoD)(?:_v2)?$|(?:cuda|hip)Free$"
+    r"|(?:cuda|hip)Memcpy(?:2D|3D)?(?:_\w+)?$|cuMemcpy(?:DtoH|HtoD)(?:_v2)?$|(?:cuda|hip)Free$",
 )
 _TO_HOST = re.compile(r"(?:DtoH|DeviceToHost)(?!.*Pinned)")
 _TORCH = re.compile(r"(?:site-packages|dist-packages)/|^torch/|/torch/|^<|nn\.Module: |<built-in")

@@ -75,7 +75,7 @@ _STEP = re.compile(
     re.IGNORECASE,
 )
 _OPTIMIZER = re.compile(
-    r"^Optimizer\.step#|^phase\.optimizer$|^\W*optimizer\W*$|optimizer_step|^opt(?:im)?[._ ]step$"
+    r"^Optimizer\.step#|^phase\.optimizer$|^\W*optimizer\W*$|optimizer_step|^opt(?:im)?[._ ]step$",
 )
 _OPTIMIZER_FUNCTION = re.compile(r"torch/optim/\w+\.py\(\d+\): step$")
 

@@ -16,7 +16,7 @@ from deltacell.arrays import Bools, Indices, Ints
 
 # The names that profilers write.
 NAMES: dict[str, Any] = tomllib.loads(
-    Path(__file__).with_name("names.toml").read_text(encoding="utf-8")
+    Path(__file__).with_name("names.toml").read_text(encoding="utf-8"),
 )
 NOTHING = -1  # the value in a column of numbers if an event has none
 

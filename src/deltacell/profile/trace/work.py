@@ -53,7 +53,11 @@ class Traits:
 
 
 def find_work(
-    trace: Trace, nesting: Nesting, steps: Steps, host: HostTime, launch: Indices
+    trace: Trace,
+    nesting: Nesting,
+    steps: Steps,
+    host: HostTime,
+    launch: Indices,
 ) -> Work:
     every = np.flatnonzero(trace.on_device)
     asked = np.where(launch[every] >= 0, trace.begin[launch[every]], trace.begin[every])
@@ -95,7 +99,7 @@ def find_traits(trace: Trace, nesting: Nesting, steps: Steps) -> Traits:
     back = trace.named(lambda n: re.search(r"Backward\d*>?$|^autograd::engine", n[:100] + n[-100:]))
     forward = rows(
         r"^aten::(?:linear|conv[123]d|layer_norm|batch_norm|group_norm|embedding|gelu|relu|silu"
-        r"|scaled_dot_product_attention|softmax|dropout)$"
+        r"|scaled_dot_product_attention|softmax|dropout)$",
     )
     shapes: dict[str, tuple[str, str]] = {}
     if len(trace.shape):
@@ -138,7 +142,12 @@ _OWNED = {"name": pl.String(), **dict.fromkeys(("count", "time", "total"), pl.In
 
 
 def _by_owner(
-    trace: Trace, nesting: Nesting, wanted: Bools, plain: list[str], owner: Indices, time: Ints
+    trace: Trace,
+    nesting: Nesting,
+    wanted: Bools,
+    plain: list[str],
+    owner: Indices,
+    time: Ints,
 ) -> pl.DataFrame:
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     owners, of = np.unique(owner, return_inverse=True)

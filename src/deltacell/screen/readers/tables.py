@@ -246,7 +246,7 @@ def _read_rows(form: _Form, study: str, phenotype: str | None) -> WrittenScreen:
     table = form.sheet.below(form.at)
     if form.counts:
         table.refuse(
-            "Every row must have the same number of genes: put pairs and triples in separate files."
+            "Every row must have the same number of genes: put pairs and triples in separate files.",
         )
         table.notes["form"] = f"{len(form.genes)} genes per row, after their number"
     columns: dict[str, Any] = {"phenotype": phenotype}
@@ -390,7 +390,7 @@ _FORMATS = {
         any_of=(_KUZMIN["interaction"], _KUZMIN["fitness"], _FITNESS2020),
     ),
     "costanzo2016": with_header(
-        *(_COSTANZO2016[name] for name in ("query", "array", "interaction", "panel"))
+        *(_COSTANZO2016[name] for name in ("query", "array", "interaction", "panel")),
     ),
     "costanzo2010": without_header([*_COSTANZO2010.values()], _is_costanzo2010),
 }

@@ -213,7 +213,10 @@ class GeneColumn(NamedTuple):
 
 
 def deleted_genes(
-    table: Table, columns: Sequence[GeneColumn], *, required: bool = False
+    table: Table,
+    columns: Sequence[GeneColumn],
+    *,
+    required: bool = False,
 ) -> pl.DataFrame:
     """Return a row per deleted gene: its ``row``, ``name``, ``role``, ``perturbation``, ``allele``.
 
