@@ -6,12 +6,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import golden
 import pytest
 
 from deltacell.cell import Genes
 from deltacell.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "write the files in tests/golden anew instead of comparing with them"
+    parser.addoption(golden.WRITE_OPTION, action="store_true", help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    golden.write_files(bool(config.getoption(golden.WRITE_OPTION)))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

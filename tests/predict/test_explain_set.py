@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import permutations
 from types import SimpleNamespace
 
+import golden
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -54,6 +55,28 @@ def total(result, of):
     others = result["other_genes"]["contribution"] if of == "genes" else 0.0
     contributed = sum(row["contribution"] for row in rows) + others
     return result[f"{of}_baseline"] + contributed + result[f"{of}_residual"]
+
+
+@pytest.mark.parametrize(
+    ("name", "tolerance", "floor"),
+    # Other vector instructions changed numbers of HeteroCell by up to 2e-7.
+    [
+        ("additive", 1e-5, 1e-12),
+        ("trees", 1e-5, 1e-12),
+        ("seed0", 1e-3, 1e-8),
+        ("hetero", 1e-3, 2e-6),
+    ],
+)
+def test_explanations_are_as_recorded(loaded, name, tolerance, floor):
+    run = loaded[name]
+    genes = genes_of(run, int(run.data.split.test[0]))
+    golden.check(f"why/{name}", explain_set([run], genes), tolerance=tolerance, floor=floor)
+
+
+def test_an_explanation_of_several_runs_is_as_recorded(loaded):
+    several = [loaded["seed0"], loaded["other_split"], loaded["trees"]]
+    genes = unmeasured(several[0], 3)
+    golden.check("why/several", explain_set(several, genes), tolerance=1e-3, floor=1e-8)
 
 
 @pytest.mark.parametrize("name", ["additive", "trees", "seed0", "hetero"])

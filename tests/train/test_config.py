@@ -7,7 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast, get_args, get_type_hints
 
+import golden
 import pytest
+import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -212,6 +214,32 @@ def test_an_experiment_comes_back_from_its_file_and_its_ablations_take_away(expe
                 build_model(less, load_data(less))
     both = "ablation=[string_merged,no_metabolism]"
     assert experiment != "costanzo2010_hetero" or not compose([words[0], both]).model.metabolism  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("experiment", CAN_TAKE)
+def test_an_experiment_and_its_ablations_are_composed_as_recorded(experiment):
+    """An ablation is recorded as the keys that it changes."""
+    config = yaml.safe_load(to_yaml(shipped(experiment)))
+    golden.check(f"config/{experiment}", config)
+    changes = {}
+    for ablation in CAN_TAKE[experiment]:
+        ablated = compose([f"experiment={experiment}", f"ablation={ablation}"])
+        changes[ablation] = changed_keys(config, yaml.safe_load(to_yaml(ablated)))
+    golden.check(f"config/{experiment}.ablations", changes)
+
+
+def changed_keys(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys whose values differ, such as ``model.hidden``, with the new values."""
+    changes = {}
+    for key in sorted({*before, *after}):
+        old = before.get(key)
+        new = after.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            inner = changed_keys(old, new)
+            changes.update({f"{key}.{name}": value for name, value in inner.items()})
+        elif old != new:
+            changes[key] = new
+    return changes
 
 
 HETERO = "kuzmin2018_hetero"
