@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from deltacell.errors import StoreError
+from deltacell.profile.limits import limits_sentence
 from deltacell.profile.phase_rows import COLUMNS, PHASES, PhaseSummary, read_phases, unevenness
 from deltacell.profile.phases import NoTimer, PhaseTimer
 
@@ -197,7 +198,7 @@ def test_the_sentence(step, between, samples, said):
     if between is not None:
         begin = frame["begin_s"][-1] + frame["wall_s"][-1]
         frame = pl.concat([frame, rows(between, kind="between", begin=begin, first=10)])
-    clauses = PhaseSummary(frame).sentence.removesuffix(".").split("; ")
+    clauses = limits_sentence(PhaseSummary(frame)).removesuffix(".").split("; ")
     for clause, words in zip(clauses, said.split("; "), strict=True):
         assert clause.startswith(words.split()[0])
         assert [word for word in words.split() if word not in clause] == []
@@ -224,7 +225,7 @@ def test_warmup_is_cut_by_the_rule(walls, cut):
     summary = PhaseSummary(slow(*walls))
     assert (summary.warmup_steps, summary.steps) == (cut, len(walls) - cut)
     assert summary.steady["wall_s"].to_list() == pytest.approx(walls[cut:])
-    assert ("single step" in summary.sentence) == (summary.steps == 1)
+    assert ("single step" in limits_sentence(summary)) == (summary.steps == 1)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +261,7 @@ def test_a_gap_and_a_sum_that_is_off_are_seen():
     late = pl.when(pl.col("step") > 5).then(0.05).otherwise(0.0)
     gap = frame.with_columns(begin_s=pl.col("begin_s") + late)
     assert PhaseSummary(gap).residual == pytest.approx(0.05 / 0.248)
-    assert "the wall time by 20 %" in PhaseSummary(gap).sentence
+    assert "the wall time by 20 %" in limits_sentence(PhaseSummary(gap))
     # A gap of one rank is not made good by an overlap of another.
     overlap = frame.with_columns(begin_s=pl.col("begin_s") - late, rank=pl.lit(1, pl.Int64))
     assert PhaseSummary(pl.concat([gap, overlap])).residual == pytest.approx(0.1 / (0.248 + 0.148))
@@ -269,10 +270,10 @@ def test_a_gap_and_a_sum_that_is_off_are_seen():
 
 
 def test_without_training_steps_it_says_so(tmp_path):
-    assert PhaseSummary(read_phases(tmp_path)).sentence.startswith(NOTHING)
-    assert PhaseSummary(rows({})).sentence.startswith(NOTHING)
+    assert limits_sentence(PhaseSummary(read_phases(tmp_path))).startswith(NOTHING)
+    assert limits_sentence(PhaseSummary(rows({}))).startswith(NOTHING)
     summary = PhaseSummary(rows({"validation": 1.0}, kind="between"))
-    assert summary.sentence.startswith(NOTHING)
+    assert limits_sentence(summary).startswith(NOTHING)
     assert (summary.of("validation").run_share, summary.median_s) == (1, 0)
     assert summary.samples_per_s is None
 

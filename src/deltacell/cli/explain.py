@@ -25,8 +25,8 @@ def explain(
 
     Example: deltacell explain runs/before runs/after --fail-if "slower > 10%"
     """
+    from deltacell.profile.explain.condition import read_condition
     from deltacell.profile.explain.explanation import explain as explained
-    from deltacell.profile.explain.explanation import read_condition
     from deltacell.report.explain import markdown_explanation, print_explanation
     from deltacell.report.explanation_page import explanation_page
     from deltacell.report.progress import progress_bar

@@ -30,7 +30,7 @@ from torch.profiler import ProfilerAction
 from deltacell.errors import InputError, need
 from deltacell.files import new_file
 from deltacell.profile.phases import PhaseTimer
-from deltacell.profile.say import say
+from deltacell.words import count_text
 
 MOST_LINES = 100  # functions or lines of code in the report of a host profiler
 _FAILURES = (OSError, RuntimeError, AssertionError, ValueError)
@@ -90,11 +90,36 @@ def check_window(
     per_epoch = math.ceil(batches / accumulate)
     total = per_epoch * epochs if steps is None else min(per_epoch, 1) * steps
     if total < window.steps:
-        x: dict[str, Any] = {"samples": samples, "batch_size": batch_size, "batches": batches}
-        x |= {"accumulate": accumulate, "per_epoch": per_epoch, "epochs": epochs, "steps": steps}
-        x |= {"ranks": world_size, "total": total, "window": window}
-        what, fix = say("window", **x), say("longer window", **x)
+        arithmetic = _arithmetic(samples, batch_size, world_size, batches, accumulate, per_epoch)
+        if steps is None:
+            arithmetic += f" x {count_text(epochs, 'epoch')} = {total} < {window.steps}"
+            enough = f"trainer.epochs={math.ceil(window.steps / max(per_epoch, 1))}"
+        else:
+            enough = f"mode_steps={window.steps}"
+            if per_epoch:
+                arithmetic = f"{count_text(steps, 'step')} in all < {window.steps}"
+        what = f"the window {window} is never reached: {arithmetic}"
+        fix = "An epoch has no step: use more samples or a smaller batch."
+        if per_epoch:
+            shorter = f"a profiler.window of at most {count_text(total, 'step')}"
+            fix = f"Set {enough}, or {shorter}."
         raise InputError(what, code="window-not-reached", fix=fix, steps=total)
+
+
+def _arithmetic(
+    samples: int,
+    batch_size: int,
+    world_size: int,
+    batches: int,
+    accumulate: int,
+    per_epoch: int,
+) -> str:
+    """Return how many steps an epoch has, such as ``88 samples / 8 per batch = 11 steps``."""
+    over_ranks = f" (over {world_size} ranks)" if world_size > 1 else ""
+    text = f"{count_text(samples, 'sample')} / {batch_size} per batch{over_ranks} = "
+    if accumulate > 1:
+        text += f"{count_text(batches, 'batch', 'batches')} / {accumulate} per step = "
+    return text + count_text(per_epoch, "step")
 
 
 class Profiler:

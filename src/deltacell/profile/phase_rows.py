@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ import numpy as np
 import polars as pl
 
 from deltacell.errors import InputError
-from deltacell.profile.say import has, say
-from deltacell.words import capital
 
 PHASES = (
     *("data_wait", "transfer", "preparation", "forward", "loss", "backward", "communication"),
@@ -172,37 +169,6 @@ class PhaseSummary:
 
     def of(self, phase: str) -> PhaseTime:
         return self.phases[PHASES.index(phase)]
-
-    @property
-    def sentence(self) -> str:
-        if not self.steps or not self.wall_s > 0:
-            return say("no step")
-        return f"{capital('; '.join(self._clauses()))}."
-
-    def _clauses(self) -> Iterator[str]:
-        largest, second = sorted(self.phases, key=lambda time: -time.share)[:2]
-        validation, checkpoint = self.of("validation").run_share, self.of("checkpoint").run_share
-        outside = validation + checkpoint
-        lines = [_takes(largest, say("of a step", x=largest, run=self, outside=outside))]
-        if outside > 0.25:
-            beside = say("outside the steps", share=outside, validates=validation >= checkpoint)
-            lines.insert(0 if outside > largest.run_share else 1, beside)
-        yield from lines
-        for phase, least in (("communication", 0.20), ("other", 0.10)):
-            if self.of(phase) is not largest and self.of(phase).share > least:
-                yield _takes(self.of(phase))
-        yield _takes(second if largest.phase == "data_wait" else self.of("data_wait"))
-        if self.steps == 1:
-            yield say("one step")
-        if self.residual > 0.01:
-            yield say("phases off", share=self.residual)
-        if self.uneven is not None and self.uneven.is_everywhere:
-            yield say("machine changed", x=self.uneven)
-
-
-def _takes(time: PhaseTime, more: str = "") -> str:
-    key = f"phase {time.phase}" if has(f"phase {time.phase}") else "phase"
-    return say(key, phase=time.phase, share=time.share, more=more)
 
 
 def _by_step(rows: pl.DataFrame) -> pl.DataFrame:

@@ -72,7 +72,7 @@ def _main_table(result: Mapping[str, Any]) -> Piece:
     if len(names) == 2:
         short = ["A", "B"] if max(map(len, names)) > 20 else names
         return _waterfall(result["waterfalls"][0], *short)
-    if any(cause["kind"] == "idle" for cause in result["causes"]):
+    if any(cause["kind"].startswith("idle ") for cause in result["causes"]):
         keys = ("kind", "seconds_s", "share", "name")
         causes = [{**one, "seconds_s": one["seconds"]} for one in result["causes"]]
         rows = [[_cell(key, one[key]) for key in keys] for one in causes]

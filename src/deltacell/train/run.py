@@ -18,6 +18,7 @@ import torch
 from deltacell.errors import DeltacellError, InputError, StoreError
 from deltacell.models.baselines import FittedPredictor
 from deltacell.models.pairs import PairTrees
+from deltacell.profile.limits import limits_sentence
 from deltacell.profile.phase_rows import PhaseSummary, read_phases
 from deltacell.profile.record import PHASES, RUN_FILE, SPLIT, RunRecord, Status, Target, read_run
 from deltacell.report.progress import progress_bar
@@ -57,6 +58,11 @@ class Outcome:
         """The highest validation Pearson, if there was a validation."""
         best = read_run(self.path).best
         return None if best is None else best.value
+
+    @property
+    def limits(self) -> str | None:
+        """What limits the run, if its phases were recorded."""
+        return None if self.phases is None else limits_sentence(self.phases)
 
 
 def train(
@@ -165,7 +171,7 @@ def _trained(loop: Loop) -> Outcome:
         if config.profiler.phases:
             summary = PhaseSummary(read_phases(path / PHASES))
         status = Status.interrupted if signal else Status.finished
-        directory.end(status, limits=None if summary is None else summary.sentence)
+        directory.end(status, limits=None if summary is None else limits_sentence(summary))
     # A launcher may stop rank 0, which still writes, as soon as another rank ends.
     fabric.barrier()
     notices = tuple(notice for profiler in loop.profilers for notice in profiler.notices)

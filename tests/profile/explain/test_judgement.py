@@ -16,8 +16,9 @@ from deltacell.bench.explain import CPU, GPU, Case, cases, judge, run
 from deltacell.bench.simulate import Program, write
 from deltacell.errors import InputError
 from deltacell.profile.explain import Explanation, explain
-from deltacell.profile.explain.explanation import read_condition
-from deltacell.profile.explain.judge import common_ratio, difference, uniform_ratio
+from deltacell.profile.explain.condition import read_condition
+from deltacell.profile.explain.judge import common_ratio, uniform_ratio
+from deltacell.profile.explain.noise import difference
 
 
 def explained(folder: Path, a: Program, b: Program | None = None, seed: int = 3) -> Explanation:

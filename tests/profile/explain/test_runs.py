@@ -6,7 +6,7 @@ import pytest
 
 import deltacell
 from deltacell.profile.explain import Account, Explanation, compare, explain
-from deltacell.profile.explain.explanation import read_condition
+from deltacell.profile.explain.condition import read_condition
 from deltacell.profile.record import Status
 
 STEP = {"data_wait": 0.001, "forward": 0.008, "backward": 0.010, "other": 0.001}

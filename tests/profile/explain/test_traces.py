@@ -53,7 +53,7 @@ def test_one_with_a_slow_loader(traces):
     assert found.sentence.startswith("Computing takes 56 % of a step of resnet50_loader_workers_0")
     assert "is idle for 43 % of a step" in found.sentence
     assert "57.0 ms waiting for the loader" in found.sentence
-    assert [cause.kind for cause in found.causes[:2]] == ["compute", "idle"]
+    assert [cause.kind for cause in found.causes[:2]] == ["compute", "idle data"]
     assert found.accounts[0].parts["data loading"] == pytest.approx(0.0694, rel=1e-3)
     assert any(advice.startswith("data loading: ") for advice in found.advice)
     for key in ("operations", "idle", "syncs", "critical_path", "steps"):

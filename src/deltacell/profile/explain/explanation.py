@@ -1,20 +1,20 @@
-"""Explain where the time of a training goes, or why one training is slower than another."""
+"""Explain where the time of a training goes, or why one training is slower than another.
+
+The steps are: read both (`subject`), account for their time (`account`), judge it (`judge`), and
+only then write sentences (`sentences`), advice and doubts.
+"""
 
 from __future__ import annotations
 
-import operator
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
-from deltacell.errors import InputError, did_you_mean
-from deltacell.profile.explain import judge
+from deltacell.profile.explain import judge, sentences
 from deltacell.profile.explain import subject as subjects
 from deltacell.profile.explain.account import (
     OUTSIDE,
@@ -24,25 +24,22 @@ from deltacell.profile.explain.account import (
     Waterfall,
     compare,
 )
-from deltacell.profile.explain.judge import FEW, MUCH, Cause, Difference, View, difference
-from deltacell.profile.explain.subject import CATEGORIES, DEVICE_PARTS, Subject
+from deltacell.profile.explain.advice import UNEVEN_RUN, advice_on
+from deltacell.profile.explain.causes import Cause
+from deltacell.profile.explain.doubts import doubts_of_one, doubts_of_two, rank_difference
+from deltacell.profile.explain.judge import MUCH
+from deltacell.profile.explain.noise import Difference, difference
+from deltacell.profile.explain.ranks import late_rank, straggler
+from deltacell.profile.explain.subject import CATEGORIES, Subject
+from deltacell.profile.explain.tables import category_table, change_tables, trace_tables
 from deltacell.profile.explain.timeline import typical_steps
-from deltacell.profile.say import has, say
-from deltacell.profile.trace.attribution import Attribution, RanksAttribution
+from deltacell.profile.explain.view import View
+from deltacell.profile.limits import limits_sentence
+from deltacell.profile.trace.attribution import RanksAttribution
 from deltacell.profile.trace.device import PARTS
-from deltacell.profile.trace.host import NOT_RECORDED
-from deltacell.profile.trace.trace import Kind
-from deltacell.words import Progress, capital, short_name
+from deltacell.words import Progress, capital
 
-WITHIN = 0.01  # parts that differ from the wall time by a larger share are doubted
-ONE_PROGRAM = 0.5  # traces of one program share at least this much time in operations of one name
-AGAINST = 0.25  # parts of the host that change against the gap by a larger share of it are doubted
-LOST = 0.02  # a larger share of launches without a kernel means that events were lost
-ROWS = 50  # the largest number of rows in a table of a trace
 SAME = 0.02  # times that differ by at most this share are the same
-
-# How much slower B is than A; plain ``slower`` is per sample if samples are known.
-SLOWER = ("slower", "slower per sample", "slower per step", "slower per epoch")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -77,11 +74,15 @@ class Explanation:
         """Return the explanation as a JSON-serialisable dict."""
         none: dict[str, Any] = {"waterfalls": [], "epoch_ratio": None, "unequal": []}
         lists = ("evidence", "advice", "doubts", "warnings")
+        name = self.accounts[0].name
         return {
             "sentence": self.sentence,
             "confidence": self.confidence,
             **{name: list(getattr(self, name)) for name in lists},
-            "causes": [asdict(cause) for cause in self.causes],
+            "causes": [
+                {**asdict(cause), "text": sentences.cause_clause(cause, name)}
+                for cause in self.causes
+            ],
             "noise": None if self.noise is None else asdict(self.noise),
             "accounts": [account.to_json() for account in self.accounts],
             **(none if self.comparison is None else self.comparison.to_json()),
@@ -102,64 +103,74 @@ def explain(
     first = subjects.open_subject(a, name="A" if same else None, progress=progress)
     if b is None:
         return _explain_one(first)
-    other = subjects.open_subject(b, name="B" if same else None, progress=progress)
-    return _explain_two(first, other)
+    second = subjects.open_subject(b, name="B" if same else None, progress=progress)
+    return _explain_two(first, second)
 
 
 def _explain_one(subject: Subject) -> Explanation:
-    account, traces, run = subject.account, subject.traces, subject.run
-    tables = [Table("categories", "where the time goes", _category_table(account))]
-    evidence, causes, sentence = [], [], ""
-    if traces is not None:
-        view, late = View(subject.name, traces.ranks), judge.late_rank(traces)
+    account = subject.account
+    run = subject.run
+    tables = [Table("categories", "where the time goes", category_table(account))]
+    evidence: list[str] = []
+    causes: list[Cause] = []
+    sentence = ""
+    if subject.traces is not None:
+        view = View(subject.name, subject.traces.ranks)
+        late = late_rank(subject.traces)
         causes = judge.causes_of_one(view, account.parts, late)
-        lead = [cause.text for i, cause in enumerate(causes[:2]) if i == 0 or cause.share > MUCH]
-        sentence = f"{capital('; '.join(lead))}."
-        tables += _trace_tables(traces)
+        sentence = _lead_sentence(causes, subject.name)
+        tables += trace_tables(subject.traces)
         about = "" if run is None else "By its trace, with the profiler on: "
-        evidence = [f"{about}{one}" for one in _trace_evidence(traces, view, late)]
+        evidence = [f"{about}{text}" for text in _trace_evidence(subject.traces, view, late)]
     if run is not None:
-        sentence, by_rank = run.summary.sentence, run.by_rank()
-        if (late_in_run := judge.straggler(by_rank)) is not None:
-            sentence = f"{capital(late_in_run)}. {sentence}"
+        by_rank = run.by_rank()
+        late_in_run = straggler(by_rank)
+        sentence = limits_sentence(run.summary)
+        if late_in_run is not None:
+            sentence = f"{capital(sentences.straggler_clause(late_in_run))}. {sentence}"
         empty = [part for part in CATEGORIES if not by_rank[part].sum()]
         tables.append(Table("ranks", "ms per step of each rank", by_rank.drop(empty)))
-    return _explanation(
+    return _complete(
         [subject],
         sentence=sentence,
         evidence=evidence,
-        advice=_advice(_shares(account, causes), of_run=run is not None),
+        advice=advice_on(_large(_shares(account, causes)), of_run=run is not None),
         causes=causes[:5],
         tables=tables,
     )
 
 
+def _lead_sentence(causes: Sequence[Cause], name: str) -> str:
+    """Return the first cause, and the second one if it has a large share."""
+    leading = [cause for place, cause in enumerate(causes[:2]) if place == 0 or cause.share > MUCH]
+    clauses = [sentences.cause_clause(cause, name) for cause in leading]
+    return f"{capital('; '.join(clauses))}."
+
+
 def _explain_two(a: Subject, b: Subject) -> Explanation:
-    compared, tables = compare(a.account, b.account), []
+    compared = compare(a.account, b.account)
     views = [View(one.name, one.traces.ranks) for one in (a, b) if one.traces is not None]
     only_traces = len(views) == 2 and a.run is None and b.run is None
     causes = judge.causes_of_two(views[0], views[1], compared.steps) if only_traces else []
     noise = _noise(a, b, views if only_traces else [])
-    sentence, ranks = _pair_sentence(compared, noise, causes), _rank_difference(a, b)
+    sentence = _pair_sentence(compared, noise, causes)
+    ranks = rank_difference(a, b)
     if ranks is not None:
-        sentence += f" {say('ranks differ', ranks=ranks)}"
-    for one, key in ((a, "categories_a"), (b, "categories_b")):
-        title = f"where the time of {one.name} goes"
-        tables.append(Table(key, title, _category_table(one.account)))
+        sentence += f" {sentences.ranks_differ_sentence(ranks)}"
+    tables = []
+    for subject, key in ((a, "categories_a"), (b, "categories_b")):
+        title = f"where the time of {subject.name} goes"
+        tables.append(Table(key, title, category_table(subject.account)))
     if len(views) == 2:
-        tables += _changes(views[0], views[1])
-    slower: dict[str, float] = {}
-    if noise is None or noise.is_beyond:
-        slower |= {cause.kind: 1.0 for cause in causes[:1] if cause.seconds > 0}
-        larger = [fall for fall in compared.falls if fall.gap > 0 and fall.gap >= SAME * fall.a]
-        for bar in (bar for fall in larger for bar in fall.bars[:4]):
-            slower[bar.part] = max(slower.get(bar.part, 0.0), bar.share or 0.0)
-    return _explanation(
+        tables += change_tables(views[0], views[1])
+    is_noise = noise is not None and not noise.is_beyond
+    slower = {} if is_noise else _slower_parts(compared, causes)
+    return _complete(
         [a, b],
         sentence=sentence,
         evidence=list(_pair_evidence(compared, noise, views)),
-        advice=_advice(slower, of_run=b.run is not None),
-        doubts=list(_pair_doubts(a, b, compared.steps, noise)),
+        advice=advice_on(_large(slower), of_run=b.run is not None),
+        doubts=list(doubts_of_two(a, b, compared.steps, noise)),
         causes=causes[:5],
         noise=noise,
         comparison=compared,
@@ -167,84 +178,71 @@ def _explain_two(a: Subject, b: Subject) -> Explanation:
     )
 
 
-def _explanation(
-    given: list[Subject],
+def _complete(
+    subjects: list[Subject],
     *,
     advice: list[str],
     doubts: Sequence[str] = (),
     **rest: Any,
 ) -> Explanation:
-    doubts, warnings = [*doubts], []
-    for one in given:
-        about = f"{one.name}: " if len(given) > 1 else ""
-        for uneven in one.run.uneven(everywhere=True) if one.run is not None else ():
+    """Return an explanation with the doubts, warnings and facts of each subject."""
+    doubts = [*doubts]
+    warnings: list[str] = []
+    for subject in subjects:
+        about = f"{subject.name}: " if len(subjects) > 1 else ""
+        for uneven in subject.run.uneven(everywhere=True) if subject.run is not None else ():
             doubts.insert(0, f"{about}{uneven}")
-            advice = [*advice, *_advice({"the machine": 1.0})]
-        doubts += dict.fromkeys(f"{about}{doubt}" for doubt in _doubts(one))
-        warnings += [f"{about}{warning}" for warning in one.account.warnings]
+            advice = [*advice, UNEVEN_RUN]
+        doubts += dict.fromkeys(f"{about}{doubt}" for doubt in doubts_of_one(subject))
+        warnings += [f"{about}{warning}" for warning in subject.account.warnings]
     low = [f"Confidence is low: {doubt}." for doubt in doubts]
-    traces = [(one.name, one.traces) for one in given if one.traces is not None]
+    traces = [(subject.name, subject.traces) for subject in subjects if subject.traces is not None]
     return Explanation(
         **rest,
-        accounts=[one.account for one in given],
+        accounts=[subject.account for subject in subjects],
         advice=list(dict.fromkeys(advice)),
         doubts=doubts,
         warnings=list(dict.fromkeys([*low, *warnings])),
-        facts=[one.facts for one in given],
+        facts=[subject.facts for subject in subjects],
         timeline=typical_steps(traces),
     )
 
 
 def _noise(a: Subject, b: Subject, views: list[View]) -> Difference | None:
+    """Compare the steps of two traces, or of two runs per sample; None if that is impossible."""
     if views:
         paced_by = "device" if views[0].parts and views[1].parts else "host"
         return difference(views[0].times, views[1].times, paced_by=paced_by)
-    runs = [(one.run.summary, one.account) for one in (a, b) if one.run is not None]
-    if len(runs) < 2 or any(summary.samples_per_s is None for summary, _ in runs):
+    if a.run is None or b.run is None:
         return None
-    return difference(
-        *(x.steady["wall_s"].to_numpy() / (of.samples_per_step or 1.0) for x, of in runs),
-    )
+    if a.run.summary.samples_per_s is None or b.run.summary.samples_per_s is None:
+        return None
+    seconds_a = a.run.summary.steady["wall_s"].to_numpy() / (a.account.samples_per_step or 1.0)
+    seconds_b = b.run.summary.steady["wall_s"].to_numpy() / (b.account.samples_per_step or 1.0)
+    return difference(seconds_a, seconds_b)
 
 
 def _pair_sentence(compared: Comparison, noise: Difference | None, causes: list[Cause]) -> str:
-    fall, names = compared.steps, {"a": compared.a.name, "b": compared.b.name}
+    fall = compared.steps
+    a = compared.a.name
+    b = compared.b.name
     is_noise = noise is not None and not noise.is_beyond
     if fall.ratio is None:
-        return f"{say('no time', **names)}."
+        return sentences.no_time_sentence(a, b)
     if is_noise or abs(fall.ratio - 1) <= SAME:
-        said = say("noise", fall=fall, noise=noise, **names)
+        said = sentences.noise_clause(fall, noise, a, b)
     else:
-        lead, *others = [bar for bar in fall.bars if bar.change * fall.gap > 0]
-        cause = judge.of_gap(lead, fall.gap) + say("others", lead=lead, others=others[:2])
-        cause = causes[0].text if causes else cause
-        said = say("slower", fall=fall, noise=noise, cause=cause, **names)
-    epochs, ratio, close = compared.epochs, compared.epoch_ratio, 0.25 if is_noise else SAME
+        cause = sentences.cause_clause(causes[0], a) if causes else sentences.parts_clause(fall)
+        said = sentences.slower_clause(fall, fall.ratio, noise, cause, a, b)
+    epochs = compared.epochs
+    ratio = compared.epoch_ratio
+    close = 0.25 if is_noise else SAME
     if epochs is None or ratio is None or abs(ratio.epoch / fall.ratio - 1) <= close:
         return f"{said}."
-    most = max(epochs.bars, key=lambda bar: bar.change * (1 if epochs.gap >= 0 else -1))
+    sign = 1 if epochs.gap >= 0 else -1
+    most = max(epochs.bars, key=lambda bar: bar.change * sign)
     is_most = most.part.startswith(OUTSIDE) and abs(most.change) > abs(epochs.gap) / 2 > 0
-    return f"{said}. {say('epochs', fall=epochs, ratio=ratio, most=most if is_most else None)}"
-
-
-def _changes(a: View, b: View) -> list[Table]:
-    tables = []
-    if a.parts and b.parts:
-        in_a, in_b = ({DEVICE_PARTS[part]: s for part, s in v.parts.items()} for v in (a, b))
-        title = f"the device, from {a.name} to {b.name}, seconds per step"
-        tables.append(Table("device", title, Waterfall.between("step", in_a, in_b).frame()))
-    for key, title, group in (
-        ("operations", "what the host does", ""),
-        ("operators", "device time by operator", ""),
-        ("kernels", "device time by kernel", "compute"),
-        ("modules", "time by module", ""),
-    ):
-        in_a, in_b = (view.by(key, group) for view in (a, b))
-        if in_a or in_b:
-            changes = Waterfall.between("step", in_a, in_b).frame().head(ROWS)
-            title = f"{title}, by change, seconds per step"
-            tables.append(Table(key, title, changes.rename({"part": "name"})))
-    return tables
+    return f"{said}. {sentences.epochs_sentence(epochs, ratio, most if is_most else None)}"
 
 
 def _pair_evidence(
@@ -253,14 +251,31 @@ def _pair_evidence(
     views: list[View],
 ) -> Iterator[str]:
     if noise is not None:
-        yield say("bootstrap", x=noise)
+        yield sentences.bootstrap_sentence(noise)
     if compared.epoch_ratio is not None:
         yield f"{compared.epoch_ratio.line}."
-    loaders = [view.ranks[0].loader for view in views]
-    if len(views) == 2 and all(one.names for one in loaders):
-        yield say("loaders", a=loaders[0], b=loaders[1])
-    if len(views) == 2 and all(view.parts for view in views):
-        yield say("kernels", a=views[0].kernels, b=views[1].kernels)
+    if len(views) < 2:
+        return
+    loader_a, loader_b = (view.ranks[0].loader for view in views)
+    if loader_a.names and loader_b.names:
+        yield sentences.loaders_sentence(loader_a.per_step / 1e9, loader_b.per_step / 1e9)
+    if views[0].parts and views[1].parts:
+        yield sentences.kernels_sentence(views[0].kernels, views[1].kernels)
+
+
+def _trace_evidence(traces: RanksAttribution, view: View, late: Cause | None) -> Iterator[str]:
+    if view.parts:
+        yield sentences.device_parts_sentence(view.parts)
+    if view.parts and len(traces.ranks) > 1:
+        shares = traces.device.select(pl.col(part) / pl.col("wall") for part in PARTS)
+        yield sentences.device_of_ranks_sentence(shares.mean().row(0, named=True))
+    if late is not None and 0.01 < late.share <= MUCH:
+        yield f"{capital(sentences.cause_clause(late, view.name))}."
+    loader = traces.ranks[0].loader
+    if loader.names:
+        yield sentences.loader_sentence(loader.per_step / 1e9, loader.share)
+    else:
+        yield sentences.NO_LOADER
 
 
 def _shares(account: Account, causes: list[Cause]) -> dict[str, float]:
@@ -268,229 +283,31 @@ def _shares(account: Account, causes: list[Cause]) -> dict[str, float]:
 
     With a device, the host's work is not what takes the time, except for the loader.
     """
-    shares = {f"idle {one.name}" if one.kind == "idle" else one.kind: one.share for one in causes}
+    shares: dict[str, float] = {cause.kind: cause.share for cause in causes}
     parts = sorted(account.parts, key=lambda name: -account.parts[name])[:3]
     if account.source == "trace" and account.facts["has a device"]:
         parts = ["data loading"]
     shares |= {part: account.parts.get(part, 0.0) / (account.step_s or 1.0) for part in parts}
     outside = sorted(account.outside.items(), key=lambda item: -item[1])
-    return shares | {f"{OUTSIDE}{part}": s / (account.epoch_s or 1.0) for part, s in outside}
+    for part, seconds in outside:
+        shares[f"{OUTSIDE}{part}"] = seconds / (account.epoch_s or 1.0)
+    return shares
 
 
-def _advice(shares: Mapping[str, float], *, of_run: bool = False) -> list[str]:
-    """Return what to try about the parts with a large share."""
-    found = []
-    for part in (part.removeprefix(OUTSIDE) for part, share in shares.items() if share > MUCH):
-        keys = [f"run advice {part}"] if of_run else []
-        known = [key for key in (*keys, f"advice {part}") if has(key)]
-        found += [f"{part}: {say(key)}" for key in known[:1]]
-    return found
+def _slower_parts(compared: Comparison, causes: list[Cause]) -> dict[str, float]:
+    """Return the shares of the gap of the first cause and of the parts that take longer in B."""
+    shares: dict[str, float] = {cause.kind: 1.0 for cause in causes[:1] if cause.seconds > 0}
+    for fall in compared.falls:
+        if _is_slower(fall):
+            for bar in fall.bars[:4]:
+                shares[bar.part] = max(shares.get(bar.part, 0.0), bar.share or 0.0)
+    return shares
 
 
-def _trace_evidence(traces: RanksAttribution, view: View, late: Cause | None) -> Iterator[str]:
-    loader, whole = traces.ranks[0].loader, sum(view.parts.values())
-    if view.parts:
-        named = [(DEVICE_PARTS[part], s, s / whole) for part, s in view.parts.items()]
-        said = [say("device part", part=part, seconds=s, share=x) for part, s, x in named]
-        yield say("device parts", parts=said)
-    if view.parts and len(traces.ranks) > 1:
-        shares = traces.device.select(pl.col(part) / pl.col("wall") for part in PARTS)
-        yield say("device of ranks", x=shares.mean().row(0, named=True))
-    if late is not None and 0.01 < late.share <= MUCH:
-        yield f"{capital(late.text)}."
-    yield say("loader" if loader.names else "no loader", x=loader)
+def _is_slower(fall: Waterfall) -> bool:
+    return fall.gap > 0 and fall.gap >= SAME * fall.a
 
 
-def _pair_doubts(
-    a: Subject,
-    b: Subject,
-    fall: Waterfall,
-    noise: Difference | None,
-) -> Iterator[str]:
-    accounts = {"a": a.account, "b": b.account}
-    if a.account.source != b.account.source:
-        yield say("sources differ", **accounts)
-        return
-    if a.account.facts.get("mode") != b.account.facts.get("mode"):
-        yield say("modes differ", **accounts)
-    if a.run is not None or a.traces is None or b.traces is None:
-        return
-    one, other = a.traces.ranks[0], b.traces.ranks[0]
-    if min(_known(one, other), _known(other, one)) < ONE_PROGRAM:
-        yield say("programs differ", **accounts)
-    devices = (one.trace.device_name, other.trace.device_name)
-    if devices[0] != devices[1] and None not in devices:
-        yield say("devices differ", a=devices[0], b=devices[1])
-    if ranks := _rank_difference(a, b):
-        yield ranks
-    on_host = one.device is None and other.device is None
-    against = sum(abs(bar.change) for bar in fall.bars if bar.change * fall.gap < 0)
-    if on_host and noise and noise.is_beyond and against > AGAINST * abs(fall.gap):
-        yield say("both ways", against=against, gap=abs(fall.gap))
-
-
-def _rank_difference(a: Subject, b: Subject) -> str | None:
-    if a.traces is None or b.traces is None:
-        return None
-    seen = [(v.world_size, [o.trace.rank for o in v.ranks]) for v in (a.traces, b.traces)]
-    which = [say("which ranks", size=size, ranks=ranks) for size, ranks in seen]
-    return None if seen[0] == seen[1] else f"{a.name} is {which[0]}, {b.name} is {which[1]}"
-
-
-def _doubts(subject: Subject) -> Iterator[str]:
-    if subject.account.residual > WITHIN:
-        yield say("parts miss", x=subject.account)
-    for one in subject.traces.ranks if subject.traces and subject.run is None else ():
-        trace, steps = one.trace, one.steps
-        launches = trace.named(lambda name: name.endswith("LaunchKernel"))
-        calls = np.flatnonzero(launches & (trace.kind == Kind.runtime) & (trace.correlation >= 0))
-        lost = ~np.isin(calls, one.launch)
-        if trace.damage:
-            yield say("events lost", damage=trace.damage)
-        elif one.device is not None and lost.sum() > LOST * len(lost):
-            yield say("kernels lost", share=float(lost.mean()))
-        if steps.how != "ProfilerStep":
-            yield say("steps not marked", how=steps.how)
-        if one.n_counted < FEW:
-            yield say("few steps", count=one.n_counted)
-        if trace.strange:
-            events = [f"{count:,} of '{short_name(name)}'" for name, count in trace.strange.items()]
-            yield say("strange events", events=events[:3])
-
-
-def _known(one: Attribution, other: Attribution) -> float:
-    """Return the share of the time of one trace in operations that the other has too."""
-    unnamed = pl.col("name").str.starts_with("code that records nothing")
-    named = one.doing.filter(~unnamed, pl.col("name") != NOT_RECORDED)
-    known = named.join(other.doing, on="name", how="semi")
-    whole = int(named["time"].sum())
-    return int(known["time"].sum()) / whole if whole else 0.0
-
-
-def _category_table(account: Account) -> pl.DataFrame:
-    samples, steps, epoch = account.samples_per_step, account.steps_per_epoch, account.epoch_s
-    rows: list[dict[str, Any]] = []
-    for part in dict.fromkeys([*CATEGORIES, *account.parts, *account.outside]):
-        seconds, outside = account.parts.get(part, 0.0), account.outside.get(part, 0.0)
-        row: dict[str, Any] = {"category": part, "ms per step": 1e3 * seconds}
-        if samples:
-            row["µs per sample"] = 1e6 * seconds / samples
-        row["share of a step"] = seconds / (account.step_s or 1.0)
-        if steps and epoch:
-            row["s per epoch"] = steps * seconds + outside
-            row["share of an epoch"] = (steps * seconds + outside) / epoch
-        if seconds or outside:
-            rows.append(row)
-    return pl.DataFrame(rows)
-
-
-# Human-readable names of columns; times are in nanoseconds before they are renamed.
-_COLUMNS = {
-    "time": "ms per step",
-    "total": "ms per step with all inside",
-    "least": "ms per step at the peak",
-    "count": "times per step",
-    "wall": "ms",
-    "loader": "ms in the loader",
-    "busy": "ms busy",
-    "late_by": "ms late",
-    "late_before": "ms late at the start of the step",
-    "waited": "ms waited",
-    "waited_for": "ms it was waited for",
-    "last": "times last",
-}
-
-
-def _trace_tables(traces: RanksAttribution) -> list[Table]:
-    """Return the non-empty tables; those of one host or device are those of the first rank."""
-    one, aligned = traces.ranks[0], traces.alignment
-    idle = pl.DataFrame() if one.device is None else one.device.idle
-    of_rank = f", rank {one.trace.rank}" if len(traces.ranks) > 1 else ""
-    # The key, the title, the rows, and the name of a column of shares of the time, if any.
-    found = [
-        ("operators", "device time by operator", one.work.operators, ""),
-        ("kernels", "device time by kernel", one.work.kernels, "share of device time"),
-        ("modules", "time by module", one.work.modules, ""),
-        ("operations", "operations of the host by self time", one.doing, "share of a step"),
-        ("roofline", "estimated roofline of products", one.work.roofline, ""),
-        ("idle", "why the device is idle", idle, "share of idle"),
-        ("syncs", "where the host waits for the device", one.syncs, ""),
-        ("steps", "steps", one.per_step, ""),
-        ("workers", "threads of the loader", one.loader.workers, ""),
-        ("critical_path", "critical path of a typical step", one.critical_path, "share of a step"),
-    ]
-    found = [(key, f"{title}{of_rank}", frame, share) for key, title, frame, share in found]
-    shares = [(pl.col(part) / pl.col("wall")).alias(f"share {part}") for part in PARTS]
-    title = "the device of each rank, from its first event to its last"
-    found.append(("device", title, traces.device.select("rank", "wall", *shares), ""))
-    if aligned is not None:
-        late = aligned.collectives.drop("came").sort("late_by", descending=True)
-        found.append(("waited_for", "ranks that the others wait for", aligned.ranks, ""))
-        found.append(("collectives", "collectives by how late the last rank comes", late, ""))
-    tables = []
-    for key, title, frame, share in found:
-        steps, shown = 1 if key == "critical_path" else one.n_counted, []
-        for column in frame.columns:
-            name = _COLUMNS.get(column, column)
-            scale = (1e6 if name.startswith("ms") else 1) * (steps if "per step" in name else 1)
-            shown.append((pl.col(column) / scale if scale > 1 else pl.col(column)).alias(name))
-        if share:
-            shown.append((pl.col("time") / pl.max_horizontal(pl.sum("time"), 1)).alias(share))
-        if len(frame):
-            tables.append(Table(key, title, frame.select(shown).head(ROWS)))
-    return tables
-
-
-_SIGNS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
-_CONDITION = re.compile(
-    r"([a-z][a-z _]{0,60}?) ?(>=|<=|>|<) ?([+-]?\d{1,12}(?:\.\d{1,12})?) ?(%|x)?",
-)
-
-
-@dataclass(frozen=True)
-class Condition:
-    """``what > limit`` or one of ``>= < <=``, with the limit as a share: 10 % is 0.1.
-
-    ``what`` is one of `SLOWER`, or a category: its share of a step of the last account.
-    """
-
-    text: str
-    what: str
-    sign: str
-    limit: float
-
-    def check(self, explanation: Explanation) -> tuple[bool, str]:
-        """Return whether the condition holds beyond noise, and a sentence."""
-        compared, account = explanation.comparison, explanation.accounts[-1]
-        value, noise = account.parts.get(self.what, 0.0) / (account.step_s or 1.0), None
-        if self.what in SLOWER:
-            ratios: dict[str, float | None] = {}
-            if compared is not None and compared.a.step_s > 0:
-                ratios = {"step": compared.b.step_s / compared.a.step_s}
-                ratios |= {fall.per: fall.ratio for fall in compared.falls}
-                ratios[""] = compared.steps.ratio
-            per = self.what.removeprefix("slower").removeprefix(" per ")
-            if (ratio := ratios.get(per)) is None:
-                what = f"'{self.text}' cannot be checked here"
-                fix = "It compares two runs; traces do not record samples or epochs."
-                raise InputError(what, code="condition-unknown", fix=fix)
-            value, noise = ratio - 1, None if per == "epoch" else explanation.noise
-        is_noise = noise is not None and not noise.is_beyond and self.sign in (">", ">=")
-        uniform = [c for c in explanation.causes[:1] if c.kind in ("machine", "uniform")]
-        said = say("condition", text=self.text, value=value, noise=noise, uniform=uniform)
-        return not is_noise and bool(_SIGNS[self.sign](value, self.limit)), said
-
-
-def read_condition(text: str) -> Condition:
-    text = " ".join(text.split())
-    found = _CONDITION.fullmatch(text.lower())
-    if found is None or (found[4] == "x" and found[1] not in SLOWER):
-        fix = 'Write a quantity, a sign and a number, such as --fail-if "slower > 10%".'
-        raise InputError(f"'{text}' is not a condition", code="condition-form", fix=fix)
-    what, known, number = found[1].replace("_", " "), [*SLOWER, *CATEGORIES], float(found[3])
-    if what not in known:
-        about = f"'{text}' has an unknown quantity '{what}'{did_you_mean(what, known)}"
-        fix = f"Use one of: {', '.join(known)}."
-        raise InputError(about, code="condition-about", fix=fix)
-    limit = {"%": number / 100, "x": number - 1}.get(found[4], number)
-    return Condition(text, what, found[2], limit)
+def _large(shares: Mapping[str, float]) -> list[str]:
+    """Return the names of large shares, without saying whether they lie outside the steps."""
+    return [part.removeprefix(OUTSIDE) for part, share in shares.items() if share > MUCH]

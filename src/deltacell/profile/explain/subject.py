@@ -11,10 +11,10 @@ from typing import Any
 import polars as pl
 
 from deltacell.errors import InputError
+from deltacell.profile.explain import sentences
 from deltacell.profile.explain.account import Account
 from deltacell.profile.phase_rows import PhaseSummary
 from deltacell.profile.record import RUN_FILE, TRACES, RunRecord, Status, read_run
-from deltacell.profile.say import say
 from deltacell.profile.trace.attribution import RanksAttribution
 from deltacell.profile.trace.host import CATEGORY_OF_PHASE
 from deltacell.profile.trace.read import read_traces
@@ -23,12 +23,6 @@ from deltacell.words import Progress, capital, short_name
 CATEGORY_OF = {phase: category.title for phase, category in CATEGORY_OF_PHASE.items()}
 CATEGORIES = tuple(CATEGORY_OF.values())  # in the order of a step
 BEHIND = "device behind the host"  # the host has finished a step, and the device has not
-DEVICE_PARTS = {
-    "compute": "computing",
-    "communication": "exposed communication",
-    "copies": "exposed copying",
-    "idle": "idle",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,23 +58,29 @@ class RunTimes:
         """Yield how a run became slower, in all large parts of a step (`everywhere`) or some."""
         found = self.summary.uneven
         if found is not None and found.is_everywhere == everywhere:
-            yield say("uneven", x=found, parts=[CATEGORY_OF[phase] for phase in found.changed])
+            parts = [CATEGORY_OF[phase] for phase in found.changed]
+            yield sentences.uneven_clause(found, parts)
 
     def warnings(self) -> Iterator[str]:
         record, summary = self.record, self.summary
         if record.mode != "train":
-            yield say("mode", mode=record.mode)
+            yield sentences.mode_warning(record.mode)
         if record.status is not Status.finished:
-            yield say("unfinished", status=record.status)
+            yield sentences.unfinished_warning(record.status)
         if summary.steps < 5:
-            yield say("few steady steps", count=summary.steps)
+            yield sentences.few_steady_steps_warning(summary.steps)
         yield from (f"{capital(uneven)}." for uneven in self.uneven(everywhere=False))
         if self.is_profiled:
-            yield say("profiled")
+            yield sentences.PROFILED
         if summary.warmup_steps + summary.profiled_steps:
             train = self.rows.filter(kind="train")
             seconds = float(train["wall_s"].sum()) / max(train["rank"].n_unique(), 1)
-            yield say("steps cut", x=summary, seconds=seconds - summary.wall_s)
+            yield sentences.steps_cut_warning(
+                steady=summary.steps,
+                warmup=summary.warmup_steps,
+                profiled=summary.profiled_steps,
+                seconds=seconds - summary.wall_s,
+            )
 
     @property
     def is_profiled(self) -> bool:

@@ -17,6 +17,7 @@ from deltacell.arrays import Ints
 from deltacell.errors import InputError
 from deltacell.profile.trace import device as devices
 from deltacell.profile.trace import host as hosts
+from deltacell.profile.trace.calls import find_calls
 from deltacell.profile.trace.device import PARTS, DeviceTime, collective_rows
 from deltacell.profile.trace.host import Category, HostTime, is_collective, is_loader
 from deltacell.profile.trace.read import missing_ranks
@@ -63,6 +64,7 @@ class Attribution:
         self.critical_path = devices.critical_path(trace, steps, host, self.launch)
         self.work = find_work(trace, nesting, steps, host, self.launch)
         self.traits = find_traits(trace, nesting, steps)
+        self.calls = find_calls(trace, nesting, steps, host)
         self.notices = tuple(_notices(trace, steps, self.device, self.doing))
 
     @property

@@ -14,13 +14,23 @@ import numpy as np
 import polars as pl
 
 from deltacell.arrays import Bools, Indices, Ints, distinct
-from deltacell.profile.say import say
 from deltacell.profile.trace.host import Category, HostTime, by_time, is_collective, waiting_calls
 from deltacell.profile.trace.self_time import Covered
 from deltacell.profile.trace.steps import Steps
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
 PARTS = ("compute", "communication", "copies", "idle")  # exposed communication and copies
+# Why a device is idle.
+MEANINGS = {
+    "data": "the host waited for the loader",
+    "sync": "the host had waited for the device and had no work queued after it",
+    "launch": "the host was busy with operators and launches, which take longer than the kernels",
+    "host": "the host was busy with something other than operators",
+    "device": (
+        "the next event was launched and waited for another stream, another rank or its own start"
+    ),
+    "end": "no event follows in the trace",
+}
 BEHIND = 0.05  # a device that falls behind by more of a step in every step has steps of its own
 LATENCY = 20_000  # nanoseconds from a launch to its beginning that belong to launching
 
@@ -60,7 +70,7 @@ class DeviceTime:
         idle = by_time(gaps.with_columns(time=pl.col("end") - pl.col("begin")), "reason")
         if int(idle["time"].sum()) != int(parts["idle"][windows.counted].sum()):
             raise AssertionError("the gaps do not add up to the device's idle time")
-        meanings = pl.Series("meaning", [say(f"reason {x}") for x in idle["reason"]], pl.String)
+        meanings = pl.Series("meaning", [MEANINGS[reason] for reason in idle["reason"]], pl.String)
         self.idle = idle.select("reason", meanings, "time", "count")  # of counted steps
         self.idle_by_name = _by_name(gaps, host)
 

@@ -246,7 +246,8 @@ def _read_rows(form: _Form, study: str, phenotype: str | None) -> WrittenScreen:
     table = form.sheet.below(form.at)
     if form.counts:
         table.refuse(
-            "Every row must have the same number of genes: put pairs and triples in separate files.",
+            "Every row must have the same number of genes: "
+            "put pairs and triples in separate files.",
         )
         table.notes["form"] = f"{len(form.genes)} genes per row, after their number"
     columns: dict[str, Any] = {"phenotype": phenotype}

@@ -1,0 +1,545 @@
+"""Sentences of explanations, made from values.
+
+Names of operations come from untrusted files, so they are shown with `short_name`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from deltacell.profile.explain.account import Account, Bar, EpochRatio, Waterfall
+from deltacell.profile.explain.causes import (
+    DEVICE_PARTS,
+    Batch,
+    CannotTell,
+    Cause,
+    CauseKind,
+    DataType,
+    Detail,
+    Execution,
+    GapShare,
+    IdleReason,
+    IdleShare,
+    LargerInputs,
+    LateRank,
+    LongerOperation,
+    MoreCalls,
+    MorePasses,
+    OnlyOne,
+    Operation,
+    SlowerMachine,
+    StepShare,
+    Straggler,
+    Timed,
+    TwoPrograms,
+    UniformOperations,
+)
+from deltacell.profile.explain.noise import Difference
+from deltacell.profile.phase_rows import Uneven
+from deltacell.words import (
+    change_text,
+    count_text,
+    listed,
+    ratio_text,
+    seconds_text,
+    share_text,
+    short_name,
+)
+
+# A cause of one trace: where its step goes.
+
+
+def cause_clause(cause: Cause, of: str) -> str:
+    """Return a clause about a cause of one trace, whose name is ``of``, or of a pair."""
+    match cause.evidence:
+        case StepShare() as part:
+            return _step_share(part, cause, of)
+        case IdleShare() as idle:
+            return _idle_share(idle, cause, of)
+        case LateRank() as late:
+            return _late_rank(late, cause.share)
+        case SlowerMachine() as slower:
+            return _slower_machine(slower)
+        case GapShare() as part:
+            return _gap_share(part)
+        case TwoPrograms() as programs:
+            return _two_programs(programs)
+        case MorePasses() as passes:
+            return _more_passes(passes)
+        case CannotTell() as unknown:
+            return _cannot_tell(unknown)
+
+
+def _of_step(cause: Cause) -> str:
+    whole = cause.seconds / cause.share if cause.share else 0.0
+    return f"({seconds_text(cause.seconds)} of {seconds_text(whole)})"
+
+
+def _step_share(part: StepShare, cause: Cause, of: str) -> str:
+    share = share_text(cause.share)
+    text = f"{short_name(part.part)} takes {share} of a step of {of} {_of_step(cause)}"
+    if part.operation is not None:
+        name = operation_text(part.operation.name, on_device=part.part in DEVICE_PARTS.values())
+        text += f", mainly in {name} ({seconds_text(part.operation.seconds)})"
+    if part.module is not None:
+        text += f"; the module with the most time is {short_name(part.module.name)}"
+        text += f" ({seconds_text(part.module.seconds)})"
+    return text
+
+
+def _idle_share(idle: IdleShare, cause: Cause, of: str) -> str:
+    share = share_text(cause.share)
+    text = f"the device of {of} is idle for {share} of a step {_of_step(cause)}"
+    clauses = [_idle_reason(reason) for reason in idle.reasons]
+    return f"{text}: {' and '.join(clauses)}" if clauses else text
+
+
+def _idle_reason(reason: IdleReason) -> str:
+    why = idle_text(CauseKind.idle(reason.reason), reason.operation)
+    return f"{seconds_text(reason.seconds)} {why}"
+
+
+def idle_text(kind: CauseKind, operation: str | None) -> str:
+    """Return why a device is idle, with what the host did or had waited for meanwhile."""
+    meanwhile = short_name(operation or "something else")
+    match kind:
+        case CauseKind.idle_data:
+            return "waiting for the loader"
+        case CauseKind.idle_sync:
+            return f"with no work queued after {meanwhile} made the host wait for the device"
+        case CauseKind.idle_launch:
+            mostly = f" (mostly in {meanwhile})" if operation else ""
+            return f"while the host launches kernels{mostly}"
+        case CauseKind.idle_host:
+            return f"while the host is busy with {meanwhile}"
+        case CauseKind.idle_device:
+            return "waiting for another stream or rank"
+        case CauseKind.idle_end:
+            return "at the end of the trace"
+    raise ValueError(f"{kind} is not a reason for idle time")
+
+
+def operation_text(name: str, *, on_device: bool) -> str:
+    """Return the name of an operation; that of a kernel without its template arguments."""
+    return kernel_name(name) if on_device else short_name(name)
+
+
+def kernel_name(name: str) -> str:
+    plain = name.removeprefix("void ")
+    short = re.split(r"[<(]", plain, maxsplit=1)[0].strip()
+    is_copy = plain.startswith(("Memcpy", "Memset"))
+    return short_name(plain if not short or is_copy else short)
+
+
+# Ranks.
+
+
+def _late_rank(late: LateRank, share: float) -> str:
+    starts = ""
+    if late.starts_late:
+        starts = f", which starts its step {seconds_text(late.late_before_s)} late"
+    which = "the first" if late.index == 0 else f"call {late.index + 1} of"
+    enters = f"it enters {which} {short_name(late.collective)} {seconds_text(late.late_by_s)}"
+    if late.starts_late:
+        link = " and"
+    elif late.category is not None:
+        doing = short_name(late.operation or "")
+        link = f", spends {seconds_text(late.more_s)} more than they do in {late.category}"
+        link += f" ({doing}), and"
+    else:
+        link = ", and"
+    times = f"{late.times_last} of {count_text(late.n_collectives, 'collective')}"
+    return (
+        f"the ranks wait for rank {late.rank}{starts}: {enters} after rank {late.first_rank}{link}"
+        f" arrives last at {times}; waiting for it takes {share_text(share)} of the time of all"
+        " ranks"
+    )
+
+
+def straggler_clause(late: Straggler) -> str:
+    return (
+        f"rank {late.rank} arrives last at the exchange of gradients,"
+        f" {seconds_text(late.late_s)} per step after the others, and spends"
+        f" {seconds_text(late.more_s)} more than they do in {late.part}"
+    )
+
+
+def which_ranks(world_size: int, ranks: Sequence[int | None]) -> str:
+    """Return which ranks of how many a trace has."""
+    if len(ranks) > 1:
+        return f"{len(ranks)} of {count_text(world_size, 'rank')}"
+    return f"rank {ranks[0] or 0} of {world_size}"
+
+
+# A cause of a difference between two.
+
+
+def _gap_share(part: GapShare) -> str:
+    """Return how much of the gap a part accounts for, and what is behind it."""
+    if part.part in DEVICE_PARTS:
+        label = DEVICE_PARTS[part.part]
+    elif part.part in _IDLE_KINDS:
+        label = f"idle time {idle_text(CauseKind(part.part), part.operation)}"
+    else:
+        return _host_gap_share(part)
+    text = part_of_gap(label, part.change, part.gap)
+    return text if part.detail is None else f"{text}: {detail_clause(part.detail)}"
+
+
+_IDLE_KINDS = frozenset(kind for kind in CauseKind if kind.is_idle)
+
+
+def _host_gap_share(part: GapShare) -> str:
+    text = f"{_host_label(part)} accounts for {change_text(part.change)}"
+    if part.operation is not None and part.part not in ("other", "data loading"):
+        text += f", mostly in {short_name(part.operation)}"
+    text += _rest_of_gap(part.change, part.gap)
+    return text if part.detail is None else f"{detail_clause(part.detail)}; {text}"
+
+
+def _host_label(part: GapShare) -> str:
+    """Return the name of a category of the host, or of the operation if it has no category."""
+    if part.part == "other" and part.operation is not None:
+        return short_name(part.operation)
+    return part.part
+
+
+def part_of_gap(label: str, change: float, gap: float) -> str:
+    return f"{label} accounts for {change_text(change)}{_rest_of_gap(change, gap)}"
+
+
+def _rest_of_gap(change: float, gap: float) -> str:
+    share = change / gap
+    text = f", {share_text(share)} of the gap"
+    if share > 1.005:
+        rest = change_text(gap - change)
+        text += f", more than all of it because the other parts account for {rest}"
+    return text
+
+
+def detail_clause(detail: Detail) -> str:
+    """Return what is behind the change of a part."""
+    match detail:
+        case Batch(old, new, ratio):
+            per_sample = ratio_text(ratio * old / new)
+            factor = ratio_text(new / old)
+            text = f"the batch is {factor} as large ({old} -> {new})"
+            return f"{text}, so a sample takes {per_sample} as long"
+        case DataType(old, new):
+            return f"the data type differs ({old} -> {new})"
+        case Execution(kind, program):
+            return _execution(kind, program)
+        case MoreCalls() as more:
+            return _more_calls(more)
+        case LargerInputs(ratio, name, sizes_a, sizes_b):
+            where = f"{short_name(name)}: {short_name(sizes_a)} -> {short_name(sizes_b)}"
+            return f"the inputs of the same calls are {ratio_text(ratio)} as large ({where})"
+        case UniformOperations(ratio):
+            return f"every operation takes about {ratio_text(ratio)} as long on the device"
+        case OnlyOne(program, operation):
+            name = kernel_name(operation.name)
+            return f"only {program} has {name} ({seconds_text(operation.seconds)})"
+        case LongerOperation(name, before, after, module):
+            times = ratio_text(after / before)
+            text = f"{kernel_name(name)} takes {times} as long ({change_text(after - before)})"
+            return text if not module else f"{text}, most of it in {short_name(module)}"
+        case Operation(name):
+            return kernel_name(name)
+        case None:
+            return ""
+
+
+def _more_calls(more: MoreCalls) -> str:
+    name = short_name(more.name)
+    if not more.calls_a or not more.calls_b:
+        times = f"{max(more.calls_a, more.calls_b):,.4g}"
+        return f"only {more.slower} calls {name} ({times} times per step)"
+    return f"{name} is called {more.calls_b:,.4g} times per step instead of {more.calls_a:,.4g}"
+
+
+def _execution(kind: CauseKind, program: str) -> str:
+    match kind:
+        case CauseKind.recompute:
+            what = "recomputes the forward inside the backward (activation checkpointing)"
+            return f"{program} {what}"
+        case CauseKind.compiled:
+            return f"only {program} runs compiled code (torch.compile)"
+        case CauseKind.graphs:
+            return f"only {program} launches CUDA graphs"
+    raise ValueError(f"{kind} is not a way to execute a program")
+
+
+def _slower_machine(slower: SlowerMachine) -> str:
+    how = "slower or busier" if slower.ratio > 1 else "faster or quieter"
+    ratio = ratio_text(slower.ratio)
+    text = f"every part takes about {ratio} as long, as on a {how} machine"
+    if slower.competing_workers:
+        text += ", and the workers of its loader compete with it for the same cores"
+    if slower.beyond is not None:
+        label = _host_label(slower.beyond)
+        text += f"; beyond that, {label} accounts for {change_text(slower.beyond.change)}"
+    return text
+
+
+def _two_programs(programs: TwoPrograms) -> str:
+    clauses = []
+    if programs.only_b is not None:
+        clauses.append(_component(programs.only_b, programs.b, programs.step_b))
+    if programs.only_a is not None:
+        clauses.append(_component(programs.only_a, programs.a, programs.step_a))
+    if clauses:
+        components = f"{' and '.join(clauses)}, without a counterpart in the other"
+        return f"they are different programs; {components}"
+    if programs.changed is not None:
+        name = short_name(programs.changed.name)
+        before = seconds_text(programs.changed.before)
+        after = seconds_text(programs.changed.after)
+        work = f"{name} takes {after} against {before}, with other operators"
+        return f"they do the same in different ways; {work}"
+    return "they are different programs, with other operators, called in other numbers"
+
+
+def _component(component: Timed, program: str, step: float) -> str:
+    share = share_text(component.seconds / step)
+    time = seconds_text(component.seconds)
+    return f"{short_name(component.name)} takes {share} of a step of {program} ({time})"
+
+
+def _more_passes(passes: MorePasses) -> str:
+    times = ratio_text(passes.factor)
+    each = ratio_text(passes.ratio / passes.factor)
+    step = f"a step of {passes.b}"
+    match passes.kind:
+        case CauseKind.passes:
+            what = "as many forward and backward passes, as with gradient accumulation"
+            return f"{step} has {times} {what}; a pass takes {each} as long"
+        case CauseKind.backward_passes:
+            return f"{step} runs the backward {times} as often over the same forward"
+        case CauseKind.forward_passes:
+            what = (
+                "as many forward passes and the same backward, as with validation inside the step"
+            )
+            return f"{step} has {times} {what}"
+    raise ValueError(f"{passes.kind} is not a number of passes")
+
+
+def _cannot_tell(unknown: CannotTell) -> str:
+    text = f"every part takes about {ratio_text(unknown.ratio)} as long"
+    if not unknown.has_shapes:
+        record = "record both with record_shapes=True to tell larger inputs from a slower machine"
+        return f"{text} with the same calls, and the traces do not tell why: {record}"
+    return (
+        f"{text}, and neither the calls nor their inputs tell why: compare the threads, the clock"
+        " rate and the load of both"
+    )
+
+
+# The comparison of two.
+
+
+def no_time_sentence(a: str, b: str) -> str:
+    return f"No time of {a} was measured, so {b} cannot be compared with it."
+
+
+def _against(fall: Waterfall) -> str:
+    return f"({seconds_text(fall.b)} against {seconds_text(fall.a)})"
+
+
+def noise_clause(fall: Waterfall, noise: Difference | None, a: str, b: str) -> str:
+    between = f"between {b} and {a} per {fall.per}"
+    text = f"There is no difference beyond noise {between} {_against(fall)}"
+    if noise is not None:
+        least = share_text(noise.detectable)
+        text += f"; a difference of {least} or more would have been detected"
+    return text
+
+
+def slower_clause(
+    fall: Waterfall,
+    ratio: float,
+    noise: Difference | None,
+    cause: str,
+    a: str,
+    b: str,
+) -> str:
+    some_steps = ""
+    if noise is not None and noise.of == "mean":
+        some_steps = ", because of some of its steps"
+    longer = f"{b} takes {ratio_text(ratio)} as long per {fall.per} as {a}"
+    return f"{longer} {_against(fall)}{some_steps}: {cause}"
+
+
+def parts_clause(fall: Waterfall) -> str:
+    """Return the parts that make the gap, the largest first."""
+    lead, *others = [bar for bar in fall.bars if bar.change * fall.gap > 0]
+    text = part_of_gap(lead.part, lead.change, fall.gap)
+    if lead.change / fall.gap > 1.005:
+        return text
+    links = iter((", followed by ", " and "))
+    for bar in others[:2]:
+        share = bar.change / fall.gap
+        if share >= 0.05:
+            text += f"{next(links)}{bar.part} {change_text(bar.change)} ({share_text(share)})"
+    return text
+
+
+def epochs_sentence(fall: Waterfall, ratio: EpochRatio, most: Bar | None) -> str:
+    text = f"Per epoch it takes {ratio_text(ratio.epoch)} as long ({ratio.line})"
+    if most is not None:
+        text += f", and most of the change lies {most.part} ({change_text(most.change)})"
+    return f"{text}."
+
+
+def ranks_differ_sentence(ranks: str) -> str:
+    return f"The ranks compared differ: {ranks}."
+
+
+# Evidence.
+
+
+def bootstrap_sentence(noise: Difference) -> str:
+    low = ratio_text(noise.low)
+    high = ratio_text(noise.high)
+    steps_a, steps_b = noise.steps
+    return (
+        f"The {noise.of} step of B takes {ratio_text(noise.ratio)} as long as that of A, with an"
+        f" interval from {low} to {high} (bootstrap over {steps_a:,} and {steps_b:,} steps)."
+    )
+
+
+def device_parts_sentence(parts: Mapping[str, float]) -> str:
+    whole = sum(parts.values())
+    clauses = [
+        f"{DEVICE_PARTS[part]} {seconds_text(seconds)} ({share_text(seconds / whole)})"
+        for part, seconds in parts.items()
+    ]
+    return f"A step of the device consists of {listed(clauses)}."
+
+
+def device_of_ranks_sentence(shares: Mapping[str, float]) -> str:
+    exposed = shares["communication"] + shares["copies"]
+    return (
+        "From the first event of the device to the last, on average over ranks: idle"
+        f" {100 * shares['idle']:.1f} %, exposed communication and copies {100 * exposed:.1f} %,"
+        f" compute {100 * shares['compute']:.1f} %."
+    )
+
+
+def loader_sentence(seconds: float, share: float) -> str:
+    return (
+        f"The training waits {seconds_text(seconds)} per step for its loader ({share_text(share)})."
+    )
+
+
+NO_LOADER = "The trace does not record a loader, so waiting for batches is not visible in it."
+
+
+def loaders_sentence(a: float, b: float) -> str:
+    against = f"{seconds_text(a)} against {seconds_text(b)}"
+    return f"Waiting for the loader takes {against} per step."
+
+
+def kernels_sentence(a: float, b: float) -> str:
+    text = f"The kernels launched in a step take {seconds_text(a)} against {seconds_text(b)}"
+    is_same = abs(a - b) <= 0.02 * max(a, b)
+    return f"{text}: the work of the device is the same." if is_same else f"{text}."
+
+
+# Doubts, without a full stop.
+
+
+def parts_miss_doubt(account: Account) -> str:
+    residual = share_text(account.residual)
+    return f"the parts of {account.name} differ from its wall time by {residual}"
+
+
+def sources_differ_doubt(a: Account, b: Account) -> str:
+    return f"{a.name} is a {a.source} and {b.name} is a {b.source}, which are measured differently"
+
+
+def modes_differ_doubt(a: Account, b: Account) -> str:
+    return (
+        f"{a.name} was run in mode '{a.facts.get('mode', '')}' and {b.name} in mode"
+        f" '{b.facts.get('mode', '')}', so the gap is a marginal cost, which is a share of the step"
+        " only if nothing overlaps"
+    )
+
+
+def programs_differ_doubt(a: Account, b: Account) -> str:
+    return f"{a.name} and {b.name} are different programs"
+
+
+def both_ways_doubt(against: float, gap: float) -> str:
+    return (
+        f"parts of a step changed by {seconds_text(against)} in the opposite direction of the gap"
+        f" of {seconds_text(gap)}, so the machine may have changed too; record both again, in turns"
+    )
+
+
+def devices_differ_doubt(a: str, b: str) -> str:
+    return f"the devices differ ({short_name(a)} and {short_name(b)})"
+
+
+def events_lost_doubt(damage: str) -> str:
+    return f"events were lost ({damage})"
+
+
+def kernels_lost_doubt(share: float) -> str:
+    return f"{share_text(share)} of the launches have no kernel in the trace, so events were lost"
+
+
+def steps_not_marked_doubt(how: str) -> str:
+    return f"the trace does not mark its steps; they were derived from {short_name(how)}"
+
+
+def few_steps_doubt(count: int) -> str:
+    return f"only {count_text(count, 'step was', 'steps were')} measured"
+
+
+def strange_events_doubt(events: Mapping[str, int]) -> str:
+    named = [f"{count:,} of '{short_name(name)}'" for name, count in events.items()]
+    return f"events of unknown categories were left out ({listed(named[:3])})"
+
+
+# Warnings about a run.
+
+
+def mode_warning(mode: str) -> str:
+    return f"The run used mode '{mode}', so this is not a whole training step."
+
+
+def unfinished_warning(status: str) -> str:
+    return f"The run is {status}, so this covers only its steps so far."
+
+
+def few_steady_steps_warning(count: int) -> str:
+    return f"Only {count_text(count, 'steady step was timed', 'steady steps were timed')}."
+
+
+PROFILED = "A profiler was on in all steady steps, which makes them longer."
+
+
+def steps_cut_warning(*, steady: int, warmup: int, profiled: int, seconds: float) -> str:
+    every = count_text(steady + warmup + profiled, "step")
+    cut = count_text(warmup, "was", "were")
+    return (
+        f"Of {every}, {cut} cut as warm-up and {profiled} because a profiler was on"
+        f" ({seconds_text(seconds)})."
+    )
+
+
+def uneven_clause(uneven: Uneven, parts: Sequence[str]) -> str:
+    """Return how a run became slower, and in which parts of a step."""
+    text = (
+        f"its steps took {seconds_text(uneven.slow_s)} from step {uneven.first:,} to"
+        f" {uneven.last:,} and {seconds_text(uneven.fast_s)} in another part of the run"
+    )
+    if parts:
+        text += f"; the slower parts are {listed(parts)}"
+    if uneven.is_everywhere:
+        text += (
+            ", which are all of the large parts, so something outside the program changed, such as"
+            " the load of the machine"
+        )
+    return text

@@ -1,0 +1,110 @@
+"""Tables behind an explanation: categories, operations, kernels, ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from deltacell.profile.explain.account import Account, Table, Waterfall
+from deltacell.profile.explain.causes import DEVICE_PARTS
+from deltacell.profile.explain.subject import CATEGORIES
+from deltacell.profile.explain.view import View
+from deltacell.profile.trace.attribution import RanksAttribution
+from deltacell.profile.trace.device import PARTS
+
+ROWS = 50  # the largest number of rows in a table of a trace
+
+
+def category_table(account: Account) -> pl.DataFrame:
+    samples, steps, epoch = account.samples_per_step, account.steps_per_epoch, account.epoch_s
+    rows: list[dict[str, Any]] = []
+    for part in dict.fromkeys([*CATEGORIES, *account.parts, *account.outside]):
+        seconds, outside = account.parts.get(part, 0.0), account.outside.get(part, 0.0)
+        row: dict[str, Any] = {"category": part, "ms per step": 1e3 * seconds}
+        if samples:
+            row["µs per sample"] = 1e6 * seconds / samples
+        row["share of a step"] = seconds / (account.step_s or 1.0)
+        if steps and epoch:
+            row["s per epoch"] = steps * seconds + outside
+            row["share of an epoch"] = (steps * seconds + outside) / epoch
+        if seconds or outside:
+            rows.append(row)
+    return pl.DataFrame(rows)
+
+
+# Human-readable names of columns; times are in nanoseconds before they are renamed.
+_COLUMNS = {
+    "time": "ms per step",
+    "total": "ms per step with all inside",
+    "least": "ms per step at the peak",
+    "count": "times per step",
+    "wall": "ms",
+    "loader": "ms in the loader",
+    "busy": "ms busy",
+    "late_by": "ms late",
+    "late_before": "ms late at the start of the step",
+    "waited": "ms waited",
+    "waited_for": "ms it was waited for",
+    "last": "times last",
+}
+
+
+def trace_tables(traces: RanksAttribution) -> list[Table]:
+    """Return the non-empty tables; those of one host or device are those of the first rank."""
+    one, aligned = traces.ranks[0], traces.alignment
+    idle = pl.DataFrame() if one.device is None else one.device.idle
+    of_rank = f", rank {one.trace.rank}" if len(traces.ranks) > 1 else ""
+    # The key, the title, the rows, and the name of a column of shares of the time, if any.
+    found = [
+        ("operators", "device time by operator", one.work.operators, ""),
+        ("kernels", "device time by kernel", one.work.kernels, "share of device time"),
+        ("modules", "time by module", one.work.modules, ""),
+        ("operations", "operations of the host by self time", one.doing, "share of a step"),
+        ("roofline", "estimated roofline of products", one.work.roofline, ""),
+        ("idle", "why the device is idle", idle, "share of idle"),
+        ("syncs", "where the host waits for the device", one.syncs, ""),
+        ("steps", "steps", one.per_step, ""),
+        ("workers", "threads of the loader", one.loader.workers, ""),
+        ("critical_path", "critical path of a typical step", one.critical_path, "share of a step"),
+    ]
+    found = [(key, f"{title}{of_rank}", frame, share) for key, title, frame, share in found]
+    shares = [(pl.col(part) / pl.col("wall")).alias(f"share {part}") for part in PARTS]
+    title = "the device of each rank, from its first event to its last"
+    found.append(("device", title, traces.device.select("rank", "wall", *shares), ""))
+    if aligned is not None:
+        late = aligned.collectives.drop("came").sort("late_by", descending=True)
+        found.append(("waited_for", "ranks that the others wait for", aligned.ranks, ""))
+        found.append(("collectives", "collectives by how late the last rank comes", late, ""))
+    tables = []
+    for key, title, frame, share in found:
+        steps, shown = 1 if key == "critical_path" else one.n_counted, []
+        for column in frame.columns:
+            name = _COLUMNS.get(column, column)
+            scale = (1e6 if name.startswith("ms") else 1) * (steps if "per step" in name else 1)
+            shown.append((pl.col(column) / scale if scale > 1 else pl.col(column)).alias(name))
+        if share:
+            shown.append((pl.col("time") / pl.max_horizontal(pl.sum("time"), 1)).alias(share))
+        if len(frame):
+            tables.append(Table(key, title, frame.select(shown).head(ROWS)))
+    return tables
+
+
+def change_tables(a: View, b: View) -> list[Table]:
+    tables = []
+    if a.parts and b.parts:
+        in_a, in_b = ({DEVICE_PARTS[part]: s for part, s in v.parts.items()} for v in (a, b))
+        title = f"the device, from {a.name} to {b.name}, seconds per step"
+        tables.append(Table("device", title, Waterfall.between("step", in_a, in_b).frame()))
+    for key, title, group in (
+        ("operations", "what the host does", ""),
+        ("operators", "device time by operator", ""),
+        ("kernels", "device time by kernel", "compute"),
+        ("modules", "time by module", ""),
+    ):
+        in_a, in_b = (view.by(key, group) for view in (a, b))
+        if in_a or in_b:
+            changes = Waterfall.between("step", in_a, in_b).frame().head(ROWS)
+            title = f"{title}, by change, seconds per step"
+            tables.append(Table(key, title, changes.rename({"part": "name"})))
+    return tables

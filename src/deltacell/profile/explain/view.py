@@ -1,0 +1,79 @@
+"""A trace as a judgement sees it: seconds of a counted step in several breakdowns."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import polars as pl
+
+from deltacell.profile.trace.attribution import Attribution
+from deltacell.profile.trace.device import PARTS
+
+Seconds = dict[str, float]
+
+
+class View:
+    """Seconds of a counted step in several breakdowns, averaged over ranks.
+
+    ``parts`` divide the device's time and are empty without one; ``kernels`` is the time of the
+    kernels launched in the step. ``times`` are nanoseconds of each counted step, averaged over
+    ranks if they have equally many steps.
+    """
+
+    def __init__(self, name: str, ranks: Sequence[Attribution]) -> None:
+        self.name = name
+        self.ranks = ranks
+        self.traits = ranks[0].traits
+        self.calls = ranks[0].calls
+        self.parts: Seconds = {}
+        self.kernels = 0.0
+        devices = [rank.device.steps.filter("counted") for rank in ranks if rank.device is not None]
+        if devices:
+            # The mean over steps, and then over ranks.
+            means = pl.concat([steps.mean() for steps in devices]).mean()
+            self.parts = {part: means[part].item() / 1e9 for part in PARTS}
+            self.kernels = means["kernels"].item() / 1e9
+        times = [rank.step_times for rank in ranks]
+        is_rectangular = len({len(of_rank) for of_rank in times}) == 1
+        self.times = np.mean(times, axis=0) if is_rectangular else times[0].astype(np.float64)
+        self._sums: dict[tuple[str, str], Seconds] = defaultdict(lambda: defaultdict(float))
+        for rank in ranks:
+            steps = rank.n_counted * len(ranks) * 1e9
+            for breakdown, rows in _breakdowns(rank):
+                for group, operation, time in rows.iter_rows():
+                    self._sums[breakdown, group][operation] += time / steps
+
+    def by(self, breakdown: str, group: str = "") -> Seconds:
+        """Return seconds by name in a breakdown; its group is a category, part or reason."""
+        return self._sums[breakdown, group]
+
+    def component(self, name: str) -> float:
+        """Return the seconds of a range or module, with everything inside it."""
+        components = self.by("components")
+        return components.get(name, 0.0) or components.get(f"nn.Module: {name}", 0.0)
+
+    @property
+    def host(self) -> dict[tuple[str, str], float]:
+        """Seconds of the host by category and name."""
+        seconds = {}
+        for (breakdown, category), by_name in self._sums.items():
+            if breakdown == "host":
+                for name, time in by_name.items():
+                    seconds[category, name] = time
+        return seconds
+
+
+def _breakdowns(rank: Attribution) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Yield the name of each breakdown of a rank's time, with rows of group, name and time."""
+    ungrouped = pl.lit("").alias("group")
+    yield "host", rank.doing.select("category", "name", "time")
+    yield "operations", rank.doing.select(ungrouped, "name", "time")
+    yield "kernels", rank.work.kernels.select("part", "name", "time")
+    yield "operators", rank.work.operators.select(ungrouped, "name", "time")
+    yield "modules", rank.work.modules.select(ungrouped, "name", "time")
+    yield "components", rank.work.modules.select(ungrouped, "name", "total")
+    if rank.device is not None:
+        yield "idle", rank.device.idle.select(ungrouped, "reason", "time")
+        yield "meanwhile", rank.device.idle_by_name.select("reason", "name", "time")
