@@ -207,3 +207,13 @@ def test_merge_by_mean_and_by_p_value(screen):
     known = {"score": [1.0, 2.0, 1.0, 2.0], "standard_deviation": [0.1, np.nan, 0.3, 0.4]}
     merged = Screen.build(genes, sets, **known).merge("mean")
     np.testing.assert_allclose(merged.column("standard_deviation"), [np.nan, 0.25], rtol=1e-6)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_merged_score_that_is_rounded_to_zero_has_no_sign(sign):
+    smallest = sign * float(np.finfo(np.float32).smallest_subnormal)
+    sets = Genotypes.of([[0, 1], [0, 1]])
+    merged = Screen.build(Genes(["a", "b"]), sets, score=[smallest, 0.0]).merge("mean")
+    assert merged.column("score").tolist() == [0.0]
+    assert merged.column("sign").tolist() == [0]
+    assert merged.merge("mean").equals(merged)

@@ -1,12 +1,13 @@
 """A run from its config to its directory: what is recorded, what stops it, what it predicts."""
 
+import itertools
 import math
 import os
 import shutil
 import signal
 import sys
-import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -22,6 +23,7 @@ from deltacell.errors import DeltacellError, MissingExtraError, need
 from deltacell.models import LossValue
 from deltacell.models.baselines import BASELINES, Additive
 from deltacell.profile.phase_rows import PHASES, read_phases
+from deltacell.profile.phases import PhaseTimer
 from deltacell.profile.record import Status, read_run
 from deltacell.screen import Loader, Split
 from deltacell.train.compose import compose
@@ -70,15 +72,19 @@ def test_the_record_and_the_metrics_say_what_was_run(trained):
 
 
 def test_phases_add_up_to_the_wall_time_of_the_run(small, monkeypatch):
-    spent, run = [], Loop.run
+    ticks = itertools.count()  # a second passes whenever the clock is read
+    spent = []
+    run = Loop.run
 
     def timed(loop):
         loop.timer.end_step(0, 0, 0, kind="between")
-        began = time.perf_counter()
+        began = next(ticks)
         result = run(loop)
-        spent.append(time.perf_counter() - began)
+        spent.append(next(ticks) - began)
         return result
 
+    clock = partial(PhaseTimer, lambda: next(ticks) * 10**9)
+    monkeypatch.setattr("deltacell.train.loop.PhaseTimer", clock)
     monkeypatch.setattr(Loop, "run", timed)
     given = ["trainer.epochs=4", "trainer.checkpoint_every_steps=3", "trainer.figures_every=2"]
     path = train(small(*given)).path
@@ -87,7 +93,9 @@ def test_phases_add_up_to_the_wall_time_of_the_run(small, monkeypatch):
     assert setup["kind"].item() == "between"
     sums = rest.select(pl.sum_horizontal(f"{phase}_s" for phase in PHASES)).to_series()
     np.testing.assert_allclose(sums, rest["wall_s"], rtol=1e-9)
-    assert float(sums.sum()) == pytest.approx(spent[0], rel=0.01)
+    # The clock was read last at the end of a row, and at most a few times after it.
+    assert 0 <= spent[0] - float(sums.sum()) <= 5
+    assert spent[0] > 100
     assert rest.filter(pl.col("kind") == "train").height == 20
     for phase in ("forward", "loss", "backward", "optimizer", "validation", "checkpoint"):
         assert rest[f"{phase}_s"].sum() > 0, phase

@@ -65,6 +65,12 @@ class TestCreating:
         assert (attempt.status, attempt.from_step, attempt.world_size) == (Status.running, 0, 1)
         assert read_config(path) == CONFIG
 
+    def test_the_record_names_the_build_of_pytorch(self, tmp_path, monkeypatch):
+        """The metadata of a wheel has the version without its build."""
+        monkeypatch.setattr(torch, "__version__", "2.13.0+cu130")
+        create_run(tmp_path / "run", CONFIG)
+        assert read_run(tmp_path / "run").versions["torch"] == "2.13.0+cu130"
+
     def test_what_is_there_is_never_written_over(self, path, tmp_path, monkeypatch, refused):
         before = (path / "run.json").read_bytes()
         (tmp_path / "mine").mkdir()

@@ -285,6 +285,8 @@ class Screen(store.Storable):
                 sign=pl.when(sign.n_unique() == 1).then(sign.first()).otherwise(0),
                 p_value=np.nan,
             )
+            # The sign is that of the score as it is stored: a tiny mean is rounded to 0.
+            .with_columns(score.cast(pl.Float32))
             .with_columns(
                 score.fill_null(np.nan),
                 sign=pl.when(score.is_null()).then(sign).otherwise(_SCORE_SIGN),

@@ -59,6 +59,14 @@ PACKAGES = (
 )
 
 
+def _versions() -> dict[str, str]:
+    """Return the versions of Python and of packages; that of PyTorch names its build."""
+    versions = {"python": platform.python_version()}
+    versions |= {name: metadata.version(name) for name in PACKAGES}
+    versions["torch"] = str(torch.__version__)  # "2.13.0+cu130", where the metadata has "2.13.0"
+    return versions
+
+
 def new_path(config: Config) -> Path:
     """Return the directory of a new run: the config's, or one named by name, seed and time."""
     if config.directory is not None:
@@ -93,8 +101,7 @@ def create_run(
         command=tuple(command),
         started=started,
         attempts=(Attempt(started=started, world_size=world_size),),
-        versions={"python": platform.python_version()}
-        | {name: metadata.version(name) for name in PACKAGES},
+        versions=_versions(),
         commit=commit(),
         world_size=world_size,
     )
@@ -430,9 +437,10 @@ def write_checkpoint(
 ) -> None:
     about = {_MARK: SCHEMA_VERSION, "step": step, "epoch": epoch, "metric": metric}
     # Serialised in memory, because PyTorch would report a full disk as another error.
-    made = io.BytesIO()
-    torch.save({**about, "state": plain_state(state)}, made)
-    write_bytes(path, made.getbuffer(), what=f"the checkpoint of step {step}")
+    buffer = io.BytesIO()
+    torch.save({**about, "state": plain_state(state)}, buffer)
+    with buffer.getbuffer() as serialised:
+        write_bytes(path, serialised, what=f"the checkpoint of step {step}")
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
