@@ -99,7 +99,7 @@ def written(path: str | os.PathLike[str], what: str) -> Iterator[Path]:
         ) from error
 
 
-def write_bytes(path: str | os.PathLike[str], content: bytes | memoryview, *, what: str) -> None:
+def write_bytes(path: str | os.PathLike[str], content: bytes, *, what: str) -> None:
     with written(path, what) as temporary:
         temporary.write_bytes(content)
 

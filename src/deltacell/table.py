@@ -372,7 +372,7 @@ def open_text(path: str | os.PathLike[str]) -> tuple[bytes, str]:
         while (piece := file.read(1 << 22)) and found.tell() <= most:
             found.write(piece)
         size = found.tell()
-        if found.getbuffer()[:4] == _ZIP:
+        if found.getvalue()[:4] == _ZIP:
             with zipfile.ZipFile(found) as workbook:
                 size = sum(member.file_size for member in workbook.infolist())
         if size > most:

@@ -439,8 +439,8 @@ def write_checkpoint(
     # Serialised in memory, because PyTorch would report a full disk as another error.
     buffer = io.BytesIO()
     torch.save({**about, "state": plain_state(state)}, buffer)
-    with buffer.getbuffer() as serialised:
-        write_bytes(path, serialised, what=f"the checkpoint of step {step}")
+    # Not `getbuffer`: a view in the traceback of a failed write would outlive the buffer.
+    write_bytes(path, buffer.getvalue(), what=f"the checkpoint of step {step}")
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
