@@ -304,7 +304,8 @@ class RunWork:
     run: str
     model: str
     messages: Messages | None
-    propagation: str | None
+    propagation: str | None  # as in the config
+    strategy: str | None  # that is used
 
 
 @dataclass(frozen=True)

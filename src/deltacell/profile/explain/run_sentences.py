@@ -24,7 +24,7 @@ def slower_sentence(fall: Waterfall, ratio: float, cause: Cause, a: str, b: str)
     numbered = f"The second run takes {ratio_text(ratio)} as long per {fall.per} as the first"
     return _shortest_of(
         f"{named} {_times(fall)}: {clause}.",
-        f"{numbered} {_times(fall)}: {clause}.",
+        f"{named}: {clause}.",
         f"{numbered}: {clause}.",
     )
 

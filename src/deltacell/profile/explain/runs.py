@@ -176,8 +176,13 @@ def judge_runs(
 
 
 def _work(run: str, settings: RunSettings) -> RunWork:
-    text = settings.propagation_text
-    return RunWork(run, settings.model or "unknown", settings.messages, text)
+    return RunWork(
+        run,
+        settings.model or "unknown",
+        settings.messages,
+        settings.propagation,
+        settings.strategy,
+    )
 
 
 def cause_of_gap(
@@ -334,4 +339,4 @@ def _epoch_reason(a: RunTimes, b: RunTimes, compared: Comparison) -> RatioReason
 def samples_of_epoch(run: RunTimes) -> int:
     """Return the number of samples of the longest epoch that was recorded, over all ranks."""
     per_epoch = run.rows.filter(kind="train").group_by("attempt", "epoch").agg(pl.sum("samples"))
-    return int(per_epoch["samples"].max() or 0)
+    return max(per_epoch["samples"].to_list(), default=0)

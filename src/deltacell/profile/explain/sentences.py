@@ -79,8 +79,8 @@ def cause_clause(cause: Cause, of: str) -> str:
             return _cannot_tell(unknown)
         case OtherWork() as work:
             return work_clause(work)
-        case OtherSettings(changes, ratio, part):
-            return settings_clause(changes, ratio)
+        case OtherSettings(changes):
+            return settings_clause(changes)
         case NoSetting(part, changes):
             return f"{_gap_share(part)}{unexplained_clause(changes)}"
 

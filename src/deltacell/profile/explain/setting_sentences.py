@@ -83,7 +83,7 @@ def _whole_clause(work: RunWork) -> str:
         case Messages.whole_products:
             return f"every mutant takes whole products ({_setting(work)})"
         case Messages.changes:
-            return f"every mutant changes some vectors ({_setting(work)})"
+            return f"{brief(work.model)} computes what changes in every mutant ({_setting(work)})"
     return f"{brief(work.model)} {_predicate(work)}"
 
 
@@ -107,14 +107,18 @@ def _predicate(work: RunWork) -> str:
 
 
 def _setting(work: RunWork) -> str:
-    return f"propagation={_propagation(work)}"
+    chosen = "" if work.strategy == work.propagation else f", here {brief(work.strategy or '?')}"
+    return f"propagation={brief(work.propagation or '?')}{chosen}"
 
 
 def _propagation(work: RunWork) -> str:
-    return brief(work.propagation or "none")
+    if work.propagation is None:
+        return "none"
+    chosen = "" if work.strategy == work.propagation else f" ({brief(work.strategy or '?')})"
+    return f"{brief(work.propagation)}{chosen}"
 
 
-def settings_clause(changes: Sequence[SettingChange], ratio: float) -> str:
+def settings_clause(changes: Sequence[SettingChange]) -> str:
     """Return the settings that explain a gap, of which the subject is the second run."""
     if len(changes) > 1:
         text = listed(_named(changes))
