@@ -77,7 +77,8 @@ def _main_table(result: Mapping[str, Any]) -> Piece:
     names = [account["name"] for account in result["accounts"]]
     if len(names) == 2:
         short = ["A", "B"] if max(map(len, names)) > 20 else names
-        return _waterfall(result["waterfalls"][0], *short)
+        (lead,) = (fall for fall in result["waterfalls"] if fall["per"] == result["lead"])
+        return _waterfall(lead, *short)
     if any(cause["kind"].startswith("idle ") for cause in result["causes"]):
         keys = ("kind", "seconds_s", "share", "name")
         causes = [{**one, "seconds_s": one["seconds"]} for one in result["causes"]]

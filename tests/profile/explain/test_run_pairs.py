@@ -278,6 +278,15 @@ def test_a_slow_step_is_why_medians_differ(make_run) -> None:
     assert reason.share == pytest.approx(1.612 / (1.612 + 38 * 0.02), rel=0.01)
 
 
+def test_epochs_lead_if_only_they_differ(make_run) -> None:
+    found = explain(make_run("a", STEP), make_run("b", STEP, between={"checkpoint": 0.2}))
+    assert found.lead == "epoch"
+    (cause,) = found.causes
+    assert isinstance(cause.evidence, NoSetting)
+    assert cause.evidence.part.part == "outside the steps: checkpoints and figures"
+    assert any("checkpoint" in advice for advice in found.advice)
+
+
 def test_why_epochs_differ(make_run) -> None:
     twice = {k: 2 * s for k, s in STEP.items()}
     found = explain(make_run("a", STEP, between={"validation": 0.6}), make_run("b", twice))

@@ -62,6 +62,7 @@ class Explanation:
     comparison: Comparison | None = None
     changes: Sequence[SettingChange] = ()  # settings that differ between two runs
     reasons: Sequence[RatioReason] = ()  # why medians or epochs of two runs differ otherwise
+    lead: str | None = None  # what the sentence of two compares: sample, step or epoch
     ratios: Sequence[str] = ()  # other ratios than that of the sentence
     tables: Sequence[Table] = ()
     facts: Sequence[Mapping[str, Any]] = ()  # settings and versions, one mapping per account
@@ -91,6 +92,7 @@ class Explanation:
             "changes": [
                 {**asdict(change), "texts": list(value_texts(change))} for change in self.changes
             ],
+            "lead": self.lead,
             "differences": changes_sentence(self.changes) if self.changes else None,
             "noise": None if self.noise is None else asdict(self.noise),
             "accounts": [account.to_json() for account in self.accounts],
@@ -196,6 +198,7 @@ def _explain_two_runs(a: Subject, run_a: RunTimes, b: Subject, run_b: RunTimes) 
         causes=[] if judged.cause is None else [judged.cause],
         noise=noise,
         comparison=compared,
+        lead=fall.per,
         changes=judged.changes,
         reasons=judged.reasons,
         tables=_pair_tables(a, b, views),
@@ -246,6 +249,7 @@ def _explain_two(a: Subject, b: Subject) -> Explanation:
         causes=causes[:5],
         noise=noise,
         comparison=compared,
+        lead=compared.steps.per,
         tables=_pair_tables(a, b, views),
     )
 

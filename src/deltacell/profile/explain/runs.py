@@ -284,7 +284,7 @@ def _ratio_reasons(
     if ratio is None:
         return reasons
     names = (compared.a.name, compared.b.name)
-    if noise is not None and noise.of == "median" and _is_apart(noise.ratio, ratio):
+    if noise is not None and (noise.of == "mean" or _is_apart(noise.ratio, ratio)):
         slow = [slow_steps(name, run) for name, run in zip(names, (a, b), strict=True)]
         several = [steps for steps in slow if steps is not None]
         if several:

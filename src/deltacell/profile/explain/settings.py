@@ -202,8 +202,15 @@ def _options(config: Mapping[str, Any]) -> dict[str, Value]:
     for key, value in config.items():
         is_option = key.startswith(_OPTIONS) or key in _OTHER_OPTIONS
         if is_option and key not in _NO_OPTIONS:
-            options[key] = tuple(map(str, value)) if isinstance(value, list) else value
+            options[key] = _value(value)
     return options
+
+
+def _value(value: Any) -> Value:
+    """Return a value of a YAML file as one of a setting."""
+    if isinstance(value, list):
+        return tuple(map(str, value))
+    return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
 def _chosen(choice: Any) -> str | None:
