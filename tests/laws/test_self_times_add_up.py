@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from traces import Event, make_trace, named
 
 from deltacell.profile.trace.attribution import Attribution
-from deltacell.profile.trace.device import PARTS, critical_stretches, typical
+from deltacell.profile.trace.device import PARTS, critical_stretches
 from deltacell.profile.trace.self_time import nest, timeline
 from deltacell.profile.trace.trace import NOTHING, ON_DEVICE, Kind, Trace
 
@@ -143,8 +143,8 @@ def test_all_accounts_of_a_trace_add_up(events: list[Event]) -> None:
     assert found.doing["time"].sum() == wall
     assert 0 <= found.loader.share <= 1
     assert found.critical_path["time"].sum() in steps.wall[steps.counted].tolist()
-    at = int(steps.end[typical(steps)])
-    step = (int(steps.begin[typical(steps)]), at)
+    at = int(steps.end[found.typical])
+    step = (int(steps.begin[found.typical]), at)
     for _, begin, end, _ in critical_stretches(trace, found.host, found.launch, *step):
         assert end == at
         at = begin

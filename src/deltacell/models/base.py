@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from deltacell.cell import Cell
 from deltacell.errors import InputError, did_you_mean
+from deltacell.profile.record import Messages
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +29,7 @@ class Recorded:
     """Records the arguments of the constructor except the cell, for the config of a run."""
 
     made_with: dict[str, Any]
+    relations: tuple[str, ...] = ()  # along which messages are passed
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         made = super().__new__(cls)
@@ -39,6 +41,10 @@ class Recorded:
         # nn.Module does not accept attributes before its constructor has run.
         made.__dict__["made_with"] = {k: v for k, v in bound.items() if k not in ("self", "cell")}
         return made
+
+    def messages(self) -> Messages | None:
+        """Return on what messages are passed in a step; None if this is not known yet."""
+        return Messages.nothing
 
 
 def check_range(interval: str, **values: float) -> None:

@@ -14,6 +14,7 @@ from deltacell.models.base import Prediction, Recorded, check_cell, checked_rela
 from deltacell.models.gene_vectors import FeatureEncoder
 from deltacell.models.hyper_sagnn import HyperSAGNN
 from deltacell.models.reconstruction import Reconstruction
+from deltacell.profile.record import Messages
 from deltacell.propagate import SparseMatrix
 from deltacell.propagate.product import mean_product
 from deltacell.screen import Genotypes
@@ -97,6 +98,9 @@ class Dango(Recorded, nn.Module):
                 matrices = [SparseMatrix.of(cell.relation(name)) for name in self.relations]
                 intermediate["reconstruction"] = self.reconstruction(encoding.networks, matrices)
         return Prediction(score, intermediate)
+
+    def messages(self) -> Messages:
+        return Messages.wild_type
 
     def encode(self, cell: Cell) -> Encoding:
         """Return the genes' vectors in the wild type."""

@@ -28,6 +28,7 @@ from deltacell.models.base import (
 from deltacell.models.gene_vectors import GeneEncoder
 from deltacell.models.hyper_sagnn import HyperSAGNN
 from deltacell.models.layers import GeneLayer, MetabolicEdges, MetabolicLayer, in_precision_of
+from deltacell.profile.record import Messages
 from deltacell.propagate.auto import strategy
 from deltacell.propagate.base import Deleted, DeletedNodes, Propagation, WildType
 from deltacell.propagate.hop import GENE, METABOLITE, REACTION, Aggregate, Hop
@@ -148,6 +149,9 @@ class HeteroCell(Recorded, nn.Module):
         sum over the reactions that no smaller set loses.
         """
         return self.score(cell, self.encode(cell), genotypes)
+
+    def messages(self) -> Messages | None:
+        return Messages.wild_type if self.mutants == "none" else self.propagation.messages()
 
     def encode(self, cell: Cell) -> EncodedCell:
         """Draw the dropout and return the wild type, which `score` needs."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import polars as pl
+import yaml  # type: ignore[import-untyped]
 
 from deltacell.errors import InputError
 from deltacell.files import read_json, seal_of, write_json
@@ -37,6 +38,27 @@ class Status(StrEnum):
     finished = "finished"
     failed = "failed"
     interrupted = "interrupted"
+
+
+class Messages(StrEnum):
+    """On what a model passes messages in a step."""
+
+    nothing = "nothing"
+    wild_type = "the wild type"
+    graph_per_mutant = "a graph of every mutant"
+    masked_edges = "all edges of every mutant, masked"
+    whole_products = "whole products of every mutant"
+    changes = "what changes in every mutant"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """The trained model, and the relations that its messages use."""
+
+    name: str
+    loss: str
+    relations: tuple[str, ...] = ()
+    messages: Messages | None = None  # None if the strategy has not been chosen yet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +145,7 @@ class RunRecord:
     accumulate: int | None = None
     steps_per_epoch: int | None = None
     epochs: int | None = None
+    model: ModelFacts | None = None  # of a network
     propagation: dict[str, Any] | None = None
     micro_batch: int | None = None
     n_parameters: int | None = None
@@ -136,6 +159,19 @@ class RunRecord:
         from deltacell.profile.phase_rows import read_phases
 
         return read_phases(self.path / PHASES)
+
+    def config(self) -> dict[str, Any]:
+        """Return the resolved config as nested mappings; empty if the run has no such file."""
+        file = self.path / CONFIG_FILE
+        try:
+            config = yaml.safe_load(file.read_text("utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            what = f"the config cannot be read: {str(error).splitlines()[0]}"
+            fix = "Restore it from a copy, or delete it to explain the run without it."
+            raise InputError(what, code="no-config", where=file, fix=fix) from error
+        return config if isinstance(config, dict) else {}
 
 
 def read_run(path: str | os.PathLike[str]) -> RunRecord:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, cast
 import torch
 
 from deltacell.errors import InputError, did_you_mean
+from deltacell.profile.record import Messages
 from deltacell.propagate.base import Deleted, Mutants, Propagation, WildType
 from deltacell.propagate.delta import Delta, Shared
 from deltacell.propagate.hop import Hop, State, place_of
@@ -40,6 +41,9 @@ class Auto(Propagation):
         if self.choice is None:
             return "The strategy is chosen with the first batch."
         return f"{self.choice}: {REASONS[self.choice]}"
+
+    def messages(self) -> Messages | None:
+        return None if self.choice is None else self._chosen().messages()
 
     def prepare(self, hops: Sequence[Hop], deleted: Deleted) -> Deleted:
         if self.choice is None:

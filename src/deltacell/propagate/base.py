@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from deltacell.cell import Cell
+from deltacell.profile.record import Messages
 from deltacell.propagate.hop import GENE, REACTION, Aggregate, Hop, State
 from deltacell.propagate.pool import WildPool, wild_pool
 from deltacell.propagate.workers import ALL
@@ -149,6 +150,11 @@ class Propagation:
     """
 
     name: ClassVar[str]  # in configurations
+    passes: ClassVar[Messages]  # on what messages are passed
+
+    def messages(self) -> Messages | None:
+        """Return on what messages are passed; None if this is not known yet."""
+        return self.passes
 
     def prepare(self, hops: Sequence[Hop], deleted: Deleted) -> Deleted:
         """Return a batch on the host with the plan of the strategy."""

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from deltacell.arrays import Bools, Ints, distinct, offsets_of, ragged_positions
 from deltacell.errors import InputError
+from deltacell.profile.record import Messages
 from deltacell.propagate.base import Batch, Deleted, Mutants, Propagation, WildType
 from deltacell.propagate.hop import GENE, Aggregate, Hop, Message, State, place_of, sizes_of
 from deltacell.propagate.pool import Terms, pool_changes, pool_difference
@@ -99,6 +100,7 @@ class Shared(Propagation):
     workers: int | None = None
     max_bytes: int | None = None
     name: ClassVar[str] = "shared"
+    passes: ClassVar[Messages] = Messages.whole_products
 
     def prepare(self, hops: Sequence[Hop], deleted: Deleted) -> Deleted:
         nodes, batch = deleted.to("cpu").nodes, len(deleted)
@@ -231,6 +233,7 @@ class Delta(Shared):
     moved: float = 22.6
     found: float = 600.0
     name: ClassVar[str] = "delta"
+    passes: ClassVar[Messages] = Messages.changes
 
     def _tile(self, hops: Sequence[Hop], lost: Mapping[str, Ints], t: int) -> Tile:
         sizes = sizes_of(hops)

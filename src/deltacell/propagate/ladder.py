@@ -19,6 +19,7 @@ from torch import Tensor
 
 from deltacell import store
 from deltacell.errors import InputError
+from deltacell.profile.record import Messages
 from deltacell.propagate.base import Batch, Deleted, Mutants, Propagation, WildType, propagate
 from deltacell.propagate.hop import GENE, Aggregate, Hop, State
 from deltacell.propagate.pool import Terms, pool_difference
@@ -52,6 +53,7 @@ class EdgeMask(Propagation):
     """The loader makes the masks, with an index from every gene to the positions of its edges."""
 
     name: ClassVar[str] = "edge_mask"
+    passes: ClassVar[Messages] = Messages.masked_edges
 
     def sent(self, links: Sequence[Link], deleted: Deleted) -> Sequence[tuple[Tensor, ...]]:
         """Return the tensors that the loader sends for each link."""
@@ -103,6 +105,7 @@ class Subgraph(EdgeMask):
     """
 
     name: ClassVar[str] = "subgraph"
+    passes: ClassVar[Messages] = Messages.graph_per_mutant
 
     def sent(self, links: Sequence[Link], deleted: Deleted) -> Sequence[tuple[Tensor, ...]]:
         found = []

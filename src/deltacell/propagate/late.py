@@ -25,6 +25,7 @@ from torch import Tensor
 
 from deltacell.arrays import Ints, offsets_of, ragged_positions
 from deltacell.errors import InputError
+from deltacell.profile.record import Messages
 from deltacell.propagate.base import Batch, Deleted, Mutants
 from deltacell.propagate.delta import Shared
 from deltacell.propagate.hop import GENE, Hop
@@ -95,6 +96,7 @@ class Late(Shared):
     """
 
     name: ClassVar[str] = "late"
+    passes: ClassVar[Messages] = Messages.changes
 
     def prepare(self, hops: Sequence[Hop], deleted: Deleted) -> Deleted:
         if not is_late(hops):

@@ -38,15 +38,21 @@ def print_explanation(result: Mapping[str, Any], *, full: bool = False) -> None:
         return
     wide = console().width
 
-    def one_line(text: str) -> str:
-        plain = printable(text)
-        return plain if len(plain) <= wide else f"{plain[: wide - 1]}…"
+    def lines(text: str, most: int = 2) -> list[str]:
+        return textwrap.wrap(printable(text), wide, max_lines=most, placeholder="…")
 
-    doubts = {"Confidence is low": result["doubts"], "Differences in the setup": result["unequal"]}
-    above = [f"{name}: {'; '.join(of)}." for name, of in doubts.items() if of]
-    above += [f"- {one}" for one in result["evidence"][:3]]
+    above = []
+    if result["doubts"]:
+        above += lines(f"Confidence is low: {'; '.join(result['doubts'])}.", most=1)
+    if result["differences"] is not None:
+        above += lines(result["differences"], most=4)
+    elif result["unequal"]:
+        above += lines(f"Differences in the setup: {'; '.join(result['unequal'])}.", most=1)
+    for evidence in result["evidence"][:3]:
+        above += lines(f"- {evidence}")
     below = ["what to try"] if result["advice"] else []
-    below += [f"- {one}" for one in result["advice"][:2]]
+    for advice in result["advice"][:2]:
+        below += lines(f"- {advice}")
     below.append("Use --full for everything, or --html page.html.")
     if result["timeline"] is not None:
         path = result["facts"][-1]["path"]
@@ -57,10 +63,10 @@ def print_explanation(result: Mapping[str, Any], *, full: bool = False) -> None:
     sentence = len(textwrap.wrap(printable(result["sentence"]), wide))
     left = MOST_LINES - sentence - len(above) - len(below) - 3
     for line in above:
-        print_line(one_line(line))
+        print_line(line)
     print_table(title, columns, [*rows[: max(min(left, 8), 2)], *last], total=total)
     for line in below:
-        print_line(line if "perfetto" in line else one_line(line), soft_wrap=True)
+        print_line(line, soft_wrap=True)
 
 
 def markdown_explanation(result: Mapping[str, Any]) -> str:
@@ -71,7 +77,8 @@ def _main_table(result: Mapping[str, Any]) -> Piece:
     names = [account["name"] for account in result["accounts"]]
     if len(names) == 2:
         short = ["A", "B"] if max(map(len, names)) > 20 else names
-        return _waterfall(result["waterfalls"][0], *short)
+        (lead,) = (fall for fall in result["waterfalls"] if fall["per"] == result["lead"])
+        return _waterfall(lead, *short)
     if any(cause["kind"].startswith("idle ") for cause in result["causes"]):
         keys = ("kind", "seconds_s", "share", "name")
         causes = [{**one, "seconds_s": one["seconds"]} for one in result["causes"]]
@@ -102,14 +109,18 @@ _BAR = ("part", "a_s", "b_s", "change_s", "share_of_gap")
 _LISTS = {
     "unequal": "differences in the setup",
     "evidence": "evidence",
+    "ratios": "other ratios",
     "advice": "what to try",
     "warnings": "warnings",
 }
 
 
 def _explanation(result: Mapping[str, Any], tables: Iterable[Mapping[str, Any]]) -> Iterator[Piece]:
-    yield from (Piece(title, (), result[key]) for key, title in _LISTS.items())
     names = [account["name"] for account in result["accounts"]]
+    if result["changes"]:
+        rows = [(change["name"], *change["texts"]) for change in result["changes"]]
+        yield Piece("settings that differ", ("setting", *names), rows)
+    yield from (Piece(title, (), result[key]) for key, title in _LISTS.items())
     yield from (_waterfall(fall, *names) for fall in result["waterfalls"])
     yield from (Piece(table["title"], table["columns"], _cells(table)) for table in tables)
     for name, facts in zip(names, result["facts"], strict=True):

@@ -21,6 +21,7 @@ from deltacell.arrays import Doubles
 from deltacell.cell import Cell
 from deltacell.errors import DeltacellError, InputError
 from deltacell.models import STRING_LAMBDAS, STRING_RELATIONS, Dango, HeteroCell, Prediction
+from deltacell.models.base import Recorded
 from deltacell.models.baselines import FittedPredictor
 from deltacell.models.baselines.baseline import FitData, Parts, State
 from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
@@ -31,6 +32,7 @@ from deltacell.profile.record import (
     SPLIT,
     TENSORBOARD,
     TRACES,
+    ModelFacts,
     RunRecord,
     Status,
     read_run,
@@ -212,6 +214,17 @@ def build_model(
         genotypes, _ = data.part(data.split.train)
         network.remember(cell, genotypes, torch.from_numpy(data.targets[data.split.train]))
     return network
+
+
+def model_record(config: Config, model: nn.Module) -> ModelFacts:
+    """Return what the record of a run says of its model and loss."""
+    assert isinstance(model, Recorded)
+    return ModelFacts(
+        name=config.model.name,
+        loss=config.loss.name,
+        relations=model.relations,
+        messages=model.messages(),
+    )
 
 
 def propagation_record(model: nn.Module) -> dict[str, Any] | None:

@@ -26,7 +26,13 @@ from deltacell.screen import Split
 from deltacell.train.config import Config, EnsembleConfig
 from deltacell.train.data import Standard, TrainingData, draw_zeros, load_data
 from deltacell.train.loop import Loggers, Loop
-from deltacell.train.predictor import Ensemble, Predictor, build_fitted, propagation_record
+from deltacell.train.predictor import (
+    Ensemble,
+    Predictor,
+    build_fitted,
+    model_record,
+    propagation_record,
+)
 from deltacell.train.processes import StopSignals, make_fabric, set_threads
 from deltacell.train.run_directory import (
     MEANING,
@@ -160,6 +166,7 @@ def _trained(loop: Loop) -> Outcome:
             accumulate=config.optimizer.accumulate,
             steps_per_epoch=loop.steps_per_epoch,
             epochs=config.trainer.epochs,
+            model=model_record(config, model),
             propagation=propagation_record(model),
             n_parameters=sum(weight.numel() for weight in model.parameters()),
             target=Target(mean=scale.mean, std=scale.std),

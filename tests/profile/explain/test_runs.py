@@ -61,7 +61,8 @@ def test_parts_that_cancel_and_a_faster_one(make_run, a, b, said, advised):
 def test_what_lies_outside_the_steps(make_run):
     found = explain(make_run("before", STEP), make_run("after", STEP, between=BETWEEN))
     assert not found.noise.is_beyond
-    assert "outside the steps: validation" in found.sentence
+    assert found.causes[0].evidence.part.part == "outside the steps: validation"
+    assert found.causes[0].seconds == pytest.approx(0.06)
     ratio = found.comparison.epoch_ratio
     assert (ratio.steps, ratio.time_per_step, ratio.outside) == pytest.approx((1, 1, 1.5))
     again = json.loads(json.dumps(found.to_json(), allow_nan=False))

@@ -207,7 +207,7 @@ def compare(a: Account, b: Account) -> Comparison:
 
 def _unequal(a: Account, b: Account) -> tuple[str, ...]:
     facts_a, facts_b = (
-        {"steps per epoch": one.steps_per_epoch, SAMPLES: one.samples_per_step, **one.facts}
+        {**one.facts, "steps per epoch": one.steps_per_epoch, SAMPLES: one.samples_per_step}
         for one in (a, b)
     )
     found = []

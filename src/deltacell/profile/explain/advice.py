@@ -33,6 +33,10 @@ ADVICE: Mapping[CauseKind | Category, Advice | None] = {
     Category.forward: Advice(
         "Find the slow part of the model with named ranges; try a larger batch, lower precision or"
         " torch.compile.",
+        for_run=(
+            "Explain the traces of the run, which profiler.trace=true records: they name the module"
+            " that takes the time."
+        ),
     ),
     Category.loss: Advice(
         "Check whether the loss computes over all pairs or copies values to the host.",
@@ -112,6 +116,24 @@ ADVICE: Mapping[CauseKind | Category, Advice | None] = {
     CauseKind.calls: Advice("Call it less often, or on several inputs at once."),
     CauseKind.sizes: Advice("Compare programs of the same size, or per unit of work."),
     CauseKind.unknown: None,  # the sentence says what to record
+    # `setting_advice` has what to try about the settings of runs.
+    CauseKind.model: None,
+    CauseKind.propagation: None,
+    CauseKind.loss_function: None,
+    CauseKind.ranks: None,
+    CauseKind.relations: None,
+    CauseKind.parameters: None,
+    CauseKind.option: None,
+    CauseKind.genes: None,
+    CauseKind.cell: None,
+    CauseKind.accumulated: None,
+    CauseKind.precision: None,
+    CauseKind.device: None,
+    CauseKind.threads: None,
+    CauseKind.torch: None,
+    CauseKind.mode: None,
+    CauseKind.settings: None,
+    CauseKind.no_setting: None,
 }
 UNEVEN_RUN = "the machine: Check what else ran on it, and train again while it is idle."
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from deltacell.profile.explain.settings import SettingChange
+from deltacell.profile.record import Messages
+
 DEVICE_PARTS = {
     "compute": "computing",
     "communication": "exposed communication",
@@ -50,6 +53,25 @@ class CauseKind(StrEnum):
     machine = "machine"
     # The traces do not tell.
     unknown = "unknown"
+    # Settings that differ between two runs of this program.
+    model = "model"
+    propagation = "propagation"
+    loss_function = "loss function"
+    ranks = "ranks"
+    relations = "relations"
+    parameters = "parameters"
+    option = "option"
+    genes = "genes"
+    cell = "cell"
+    accumulated = "accumulated batches"
+    precision = "precision"
+    device = "other device"
+    threads = "threads"
+    torch = "torch"
+    mode = "mode"
+    settings = "settings"
+    # None of the settings that are recorded of two runs explains the difference.
+    no_setting = "no setting"
 
     @property
     def is_idle(self) -> bool:
@@ -275,6 +297,48 @@ class CannotTell:
     has_shapes: bool
 
 
+@dataclass(frozen=True)
+class RunWork:
+    """On what the model of a run passes messages, and how."""
+
+    run: str
+    model: str
+    messages: Messages | None
+    propagation: str | None  # as in the config
+    strategy: str | None  # that is used
+
+
+@dataclass(frozen=True)
+class OtherWork:
+    """Two runs with different models, or of one model with different propagations."""
+
+    slow: RunWork
+    fast: RunWork
+
+
+@dataclass(frozen=True)
+class OtherSettings:
+    """Settings of two runs of one model that differ and can make the gap.
+
+    If there are several, the runs do not tell which of them does.
+    """
+
+    changes: tuple[SettingChange, ...]
+    ratio: float
+    part: GapShare  # the part of a step that changes most
+
+
+@dataclass(frozen=True)
+class NoSetting:
+    """The part of a step that makes most of a gap that the recorded settings do not explain.
+
+    ``changes`` are the settings that differ. They are None if the settings are not recorded.
+    """
+
+    part: GapShare
+    changes: tuple[SettingChange, ...] | None
+
+
 Evidence = (
     StepShare
     | IdleShare
@@ -284,6 +348,9 @@ Evidence = (
     | TwoPrograms
     | MorePasses
     | CannotTell
+    | OtherWork
+    | OtherSettings
+    | NoSetting
 )
 
 

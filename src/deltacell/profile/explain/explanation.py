@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from deltacell.profile.explain import judge, sentences
+from deltacell.profile.explain import judge, run_sentences, sentences
 from deltacell.profile.explain import subject as subjects
 from deltacell.profile.explain.account import (
     OUTSIDE,
@@ -30,7 +30,11 @@ from deltacell.profile.explain.doubts import doubts_of_one, doubts_of_two, rank_
 from deltacell.profile.explain.judge import MUCH
 from deltacell.profile.explain.noise import Difference, difference
 from deltacell.profile.explain.ranks import late_rank, straggler
-from deltacell.profile.explain.subject import CATEGORIES, Subject
+from deltacell.profile.explain.runs import SAME, RatioReason, RunsJudgement, judge_runs
+from deltacell.profile.explain.setting_advice import advice_on_changes, advice_on_settings
+from deltacell.profile.explain.setting_sentences import changes_sentence, value_texts
+from deltacell.profile.explain.settings import SettingChange
+from deltacell.profile.explain.subject import CATEGORIES, RunTimes, Subject
 from deltacell.profile.explain.tables import category_table, change_tables, trace_tables
 from deltacell.profile.explain.timeline import typical_steps
 from deltacell.profile.explain.view import View
@@ -38,8 +42,6 @@ from deltacell.profile.limits import limits_sentence
 from deltacell.profile.trace.attribution import RanksAttribution
 from deltacell.profile.trace.device import PARTS
 from deltacell.words import Progress, capital
-
-SAME = 0.02  # times that differ by at most this share are the same
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -58,6 +60,10 @@ class Explanation:
     causes: Sequence[Cause] = ()  # the largest first
     noise: Difference | None = None
     comparison: Comparison | None = None
+    changes: Sequence[SettingChange] = ()  # settings that differ between two runs
+    reasons: Sequence[RatioReason] = ()  # why medians or epochs of two runs differ otherwise
+    lead: str | None = None  # what the sentence of two compares: sample, step or epoch
+    ratios: Sequence[str] = ()  # other ratios than that of the sentence
     tables: Sequence[Table] = ()
     facts: Sequence[Mapping[str, Any]] = ()  # settings and versions, one mapping per account
     timeline: Any = field(default=None, repr=False)
@@ -73,7 +79,7 @@ class Explanation:
     def to_json(self) -> dict[str, Any]:
         """Return the explanation as a JSON-serialisable dict."""
         none: dict[str, Any] = {"waterfalls": [], "epoch_ratio": None, "unequal": []}
-        lists = ("evidence", "advice", "doubts", "warnings")
+        lists = ("evidence", "ratios", "advice", "doubts", "warnings")
         name = self.accounts[0].name
         return {
             "sentence": self.sentence,
@@ -83,6 +89,11 @@ class Explanation:
                 {**asdict(cause), "text": sentences.cause_clause(cause, name)}
                 for cause in self.causes
             ],
+            "changes": [
+                {**asdict(change), "texts": list(value_texts(change))} for change in self.changes
+            ],
+            "lead": self.lead,
+            "differences": changes_sentence(self.changes) if self.changes else None,
             "noise": None if self.noise is None else asdict(self.noise),
             "accounts": [account.to_json() for account in self.accounts],
             **(none if self.comparison is None else self.comparison.to_json()),
@@ -110,6 +121,7 @@ def explain(
 def _explain_one(subject: Subject) -> Explanation:
     account = subject.account
     run = subject.run
+    advice = [] if run is None else advice_on_settings(run.settings)
     tables = [Table("categories", "where the time goes", category_table(account))]
     evidence: list[str] = []
     causes: list[Cause] = []
@@ -134,7 +146,7 @@ def _explain_one(subject: Subject) -> Explanation:
         [subject],
         sentence=sentence,
         evidence=evidence,
-        advice=advice_on(_large(_shares(account, causes)), of_run=run is not None),
+        advice=[*advice, *advice_on(_large(_shares(account, causes)), of_run=run is not None)],
         causes=causes[:5],
         tables=tables,
     )
@@ -147,7 +159,76 @@ def _lead_sentence(causes: Sequence[Cause], name: str) -> str:
     return f"{capital('; '.join(clauses))}."
 
 
+def _explain_two_runs(a: Subject, run_a: RunTimes, b: Subject, run_b: RunTimes) -> Explanation:
+    compared = compare(a.account, b.account)
+    noise = _noise(a, b, [])
+    judged = judge_runs(run_a, run_b, compared, noise)
+    fall = judged.lead
+    if fall.ratio is None:
+        sentence = sentences.no_time_sentence(a.name, b.name)
+    elif judged.cause is None:
+        sentence = run_sentences.same_sentence(
+            fall,
+            judged.changes,
+            a.name,
+            b.name,
+            is_recorded=judged.is_recorded,
+        )
+    else:
+        sentence = run_sentences.slower_sentence(fall, fall.ratio, judged.cause, a.name, b.name)
+    views = [View(one.name, one.traces.ranks) for one in (a, b) if one.traces is not None]
+    ranks = rank_difference(a, b)
+    reasons = [run_sentences.reason_sentence(reason) for reason in judged.reasons]
+    if fall.per == "epoch":
+        reasons = [run_sentences.NO_DIFFERENCE_PER_SAMPLE]
+    ratios = [] if noise is None else [run_sentences.interval_sentence(noise)]
+    if compared.epoch_ratio is not None:
+        ratios.append(f"{compared.epoch_ratio.line}.")
+    return _complete(
+        [a, b],
+        sentence=sentence,
+        evidence=[
+            *reasons,
+            *([] if ranks is None else [sentences.ranks_differ_sentence(ranks)]),
+            *_trace_pair_evidence(views),
+        ],
+        ratios=ratios,
+        advice=_run_advice(judged, a.name, run_a, run_b),
+        doubts=list(doubts_of_two(a, b, compared.steps, noise)),
+        causes=[] if judged.cause is None else [judged.cause],
+        noise=noise,
+        comparison=compared,
+        lead=fall.per,
+        changes=judged.changes,
+        reasons=judged.reasons,
+        tables=_pair_tables(a, b, views),
+    )
+
+
+def _run_advice(judged: RunsJudgement, name_a: str, a: RunTimes, b: RunTimes) -> list[str]:
+    """Return what to try about the slower one of two runs: its settings, then its parts."""
+    if judged.cause is None:
+        return []
+    if judged.lead.gap < 0:
+        backwards = [replace(change, a=change.b, b=change.a) for change in judged.changes]
+        return [f"{name_a}: {text}" for text in advice_on_changes(a.settings, backwards)]
+    parts = advice_on(_large(_slower_parts([judged.lead], [])), of_run=True)
+    return [*advice_on_changes(b.settings, judged.changes), *parts]
+
+
+def _pair_tables(a: Subject, b: Subject, views: list[View]) -> list[Table]:
+    tables = []
+    for subject, key in ((a, "categories_a"), (b, "categories_b")):
+        title = f"where the time of {subject.name} goes"
+        tables.append(Table(key, title, category_table(subject.account)))
+    if len(views) == 2:
+        tables += change_tables(views[0], views[1])
+    return tables
+
+
 def _explain_two(a: Subject, b: Subject) -> Explanation:
+    if a.run is not None and b.run is not None:
+        return _explain_two_runs(a, a.run, b, b.run)
     compared = compare(a.account, b.account)
     views = [View(one.name, one.traces.ranks) for one in (a, b) if one.traces is not None]
     only_traces = len(views) == 2 and a.run is None and b.run is None
@@ -157,14 +238,8 @@ def _explain_two(a: Subject, b: Subject) -> Explanation:
     ranks = rank_difference(a, b)
     if ranks is not None:
         sentence += f" {sentences.ranks_differ_sentence(ranks)}"
-    tables = []
-    for subject, key in ((a, "categories_a"), (b, "categories_b")):
-        title = f"where the time of {subject.name} goes"
-        tables.append(Table(key, title, category_table(subject.account)))
-    if len(views) == 2:
-        tables += change_tables(views[0], views[1])
     is_noise = noise is not None and not noise.is_beyond
-    slower = {} if is_noise else _slower_parts(compared, causes)
+    slower = {} if is_noise else _slower_parts(compared.falls, causes)
     return _complete(
         [a, b],
         sentence=sentence,
@@ -174,7 +249,8 @@ def _explain_two(a: Subject, b: Subject) -> Explanation:
         causes=causes[:5],
         noise=noise,
         comparison=compared,
-        tables=tables,
+        lead=compared.steps.per,
+        tables=_pair_tables(a, b, views),
     )
 
 
@@ -254,6 +330,10 @@ def _pair_evidence(
         yield sentences.bootstrap_sentence(noise)
     if compared.epoch_ratio is not None:
         yield f"{compared.epoch_ratio.line}."
+    yield from _trace_pair_evidence(views)
+
+
+def _trace_pair_evidence(views: list[View]) -> Iterator[str]:
     if len(views) < 2:
         return
     loader_a, loader_b = (view.ranks[0].loader for view in views)
@@ -294,10 +374,10 @@ def _shares(account: Account, causes: list[Cause]) -> dict[str, float]:
     return shares
 
 
-def _slower_parts(compared: Comparison, causes: list[Cause]) -> dict[str, float]:
+def _slower_parts(falls: Sequence[Waterfall], causes: list[Cause]) -> dict[str, float]:
     """Return the shares of the gap of the first cause and of the parts that take longer in B."""
     shares: dict[str, float] = {cause.kind: 1.0 for cause in causes[:1] if cause.seconds > 0}
-    for fall in compared.falls:
+    for fall in falls:
         if _is_slower(fall):
             for bar in fall.bars[:4]:
                 shares[bar.part] = max(shares.get(bar.part, 0.0), bar.share or 0.0)

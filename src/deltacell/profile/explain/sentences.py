@@ -26,8 +26,11 @@ from deltacell.profile.explain.causes import (
     LongerOperation,
     MoreCalls,
     MorePasses,
+    NoSetting,
     OnlyOne,
     Operation,
+    OtherSettings,
+    OtherWork,
     SlowerMachine,
     StepShare,
     Straggler,
@@ -36,6 +39,11 @@ from deltacell.profile.explain.causes import (
     UniformOperations,
 )
 from deltacell.profile.explain.noise import Difference
+from deltacell.profile.explain.setting_sentences import (
+    settings_clause,
+    unexplained_clause,
+    work_clause,
+)
 from deltacell.profile.phase_rows import Uneven
 from deltacell.words import (
     change_text,
@@ -69,6 +77,12 @@ def cause_clause(cause: Cause, of: str) -> str:
             return _more_passes(passes)
         case CannotTell() as unknown:
             return _cannot_tell(unknown)
+        case OtherWork() as work:
+            return work_clause(work)
+        case OtherSettings(changes):
+            return settings_clause(changes)
+        case NoSetting(part, changes):
+            return f"{_gap_share(part)}{unexplained_clause(changes)}"
 
 
 def _of_step(cause: Cause) -> str:

@@ -13,6 +13,7 @@ import polars as pl
 from deltacell.errors import InputError
 from deltacell.profile.explain import sentences
 from deltacell.profile.explain.account import Account
+from deltacell.profile.explain.settings import RunSettings
 from deltacell.profile.phase_rows import PhaseSummary
 from deltacell.profile.record import RUN_FILE, TRACES, RunRecord, Status, read_run
 from deltacell.profile.trace.attribution import RanksAttribution
@@ -32,6 +33,7 @@ class RunTimes:
     record: RunRecord
     rows: pl.DataFrame
     summary: PhaseSummary
+    settings: RunSettings
 
     def by_rank(self) -> pl.DataFrame:
         means = [("wall", "ms per step"), *CATEGORY_OF.items()]
@@ -123,7 +125,7 @@ def open_subject(
         return Subject(path, _trace_account(traces, name), traces=traces)
     record = read_run(folder)
     rows = record.phases()
-    times = RunTimes(record, rows, PhaseSummary(rows))
+    times = RunTimes(record, rows, PhaseSummary(rows), RunSettings.of(record))
     has_traces = any(file.suffix in (".json", ".gz") for file in (folder / TRACES).glob("*"))
     found = RanksAttribution(read_traces(folder, progress=progress)) if has_traces else None
     notices = tuple(f"Trace: {notice}" for notice in (found.notices if found else ()))
@@ -143,6 +145,7 @@ def run_name(path: Path) -> str:
 
 def _run_account(times: RunTimes, name: str, notices: tuple[str, ...]) -> Account:
     record, summary = times.record, times.summary
+    settings = times.settings
     if not summary.steps or not summary.wall_s > 0:
         what = "no training step of this run was timed"
         fix = f"Train with profiler.phases=true (the default), or explain {record.path / TRACES}."
@@ -156,16 +159,19 @@ def _run_account(times: RunTimes, name: str, notices: tuple[str, ...]) -> Accoun
         outside=times.outside(),
         residual=summary.residual,
         facts={
+            "model": settings.model,
+            "propagation": settings.propagation_text,
+            "loss": settings.loss,
             "batch": record.batch_size,
             "ranks": record.world_size,
+            "relations": None if settings.relations is None else ", ".join(settings.relations),
+            "parameters": record.n_parameters,
             "accumulated batches": record.accumulate,
             "precision": record.precision,
             "device": record.device,
             "threads of a process": record.threads,
             "torch": record.versions.get("torch"),
             "mode": record.mode,
-            "parameters": record.n_parameters,
-            "propagation": None if record.propagation is None else _chosen(record.propagation),
             "cell": None if record.cell is None else record.cell.checksum[:12],
             "screen": None if record.screen is None else record.screen.checksum[:12],
             "training samples": None if record.samples is None else record.samples.train,
@@ -174,12 +180,6 @@ def _run_account(times: RunTimes, name: str, notices: tuple[str, ...]) -> Accoun
         },
         warnings=(*times.warnings(), *notices),
     )
-
-
-def _chosen(propagation: dict[str, Any]) -> str:
-    name, choice = propagation.get("name"), propagation.get("choice")
-    inner = choice.get("choice") if isinstance(choice, dict) else None
-    return f"{inner} (by {name})" if isinstance(inner, str) else str(name)
 
 
 def _trace_account(traces: RanksAttribution, name: str) -> Account:

@@ -10,7 +10,7 @@ import polars as pl
 
 from deltacell.arrays import Bools, Ints
 from deltacell.profile.trace.attribution import Attribution, RanksAttribution
-from deltacell.profile.trace.device import PARTS, device_part, typical
+from deltacell.profile.trace.device import PARTS, device_part
 from deltacell.profile.trace.host import Category
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 from deltacell.words import short_name
@@ -27,18 +27,18 @@ def typical_steps(
 ) -> dict[str, Any] | None:
     """Return a typical step of each rank of each run, as a JSON-serialisable dict.
 
-    This is the counted step of the first rank that is nearest to the median, and the step with that
-    number of the other ranks, on one clock if their clocks agree.
+    This is the typical step of the first rank, and the step with that number of the other ranks, on
+    one clock if their clocks agree.
     """
     count = sum(len(run.ranks) for _, run in runs)
     found = []
     for of, run in runs:
-        number = run.ranks[0].steps.number[typical(run.ranks[0].steps)]
+        number = run.ranks[0].steps.number[run.ranks[0].typical]
         steps = [rank.steps for rank in run.ranks]
         same = [np.flatnonzero((one.number == number) & one.counted) for one in steps]
         places = [int(x[-1]) for x in same if len(x)]
         if len(places) < len(steps):
-            places = [typical(one) for one in steps]
+            places = [rank.typical for rank in run.ranks]
         ranks = list(zip(run.ranks, places, strict=True))
         begins = [rank.trace.origin + int(rank.steps.begin[place]) for rank, place in ranks]
         walls = [int(rank.steps.wall[place]) for rank, place in ranks]

@@ -24,6 +24,7 @@ from deltacell.profile.trace.read import missing_ranks
 from deltacell.profile.trace.self_time import Covered, Nesting, nest
 from deltacell.profile.trace.steps import Steps, find_steps
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
+from deltacell.profile.trace.typical import typical_step
 from deltacell.profile.trace.work import find_traits, find_work
 from deltacell.words import count_text
 
@@ -61,7 +62,9 @@ class Attribution:
         self.per_step = pl.DataFrame({**columns, "loader": host.loader})  # all steps
         self.loader = _loader(trace, nesting, steps, host)
         self.syncs = hosts.sync_points(trace, nesting, steps)  # the host waits for the device
-        self.critical_path = devices.critical_path(trace, steps, host, self.launch)
+        self.typical = typical = typical_step(steps, host, self.device)  # the index of a step
+        bounds = (int(steps.begin[typical]), int(steps.end[typical]))
+        self.critical_path = devices.critical_path(trace, host, self.launch, *bounds)
         self.work = find_work(trace, nesting, steps, host, self.launch)
         self.traits = find_traits(trace, nesting, steps)
         self.calls = find_calls(trace, nesting, steps, host)

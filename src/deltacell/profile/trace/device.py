@@ -90,13 +90,6 @@ def collective_rows(trace: Trace) -> Ints:
     return np.flatnonzero(device_part(trace) == 1)
 
 
-def typical(steps: Steps) -> int:
-    """Return the index of the counted step that is nearest to the median."""
-    counted = np.flatnonzero(steps.counted)
-    wall = steps.wall[counted]
-    return int(counted[np.abs(wall - np.median(wall)).argmin()])
-
-
 def _parts(busy: list[Covered], begin: Ints, end: Ints) -> dict[str, Ints]:
     computing, working, any_work = (x.within(begin, end) for x in busy)
     found = (computing, working - computing, any_work - working, end - begin - any_work)
@@ -199,16 +192,20 @@ def _by_name(gaps: pl.DataFrame, host: HostTime) -> pl.DataFrame:
     return found.sort("time", "name", descending=[True, False])
 
 
-def critical_path(trace: Trace, steps: Steps, host: HostTime, launch: Indices) -> pl.DataFrame:
-    """Return the time on the critical path of a typical step, followed backwards from its end.
+def critical_path(
+    trace: Trace,
+    host: HostTime,
+    launch: Indices,
+    begin: int,
+    end: int,
+) -> pl.DataFrame:
+    """Return the time on the critical path of a step, followed backwards from its end.
 
     The path follows the host back to its last wait for the device, and then the event of the device
     that it waited for. That event began after the one before it on the device had ended and after
     the host had launched it. ``where`` is host, device, or launch (from the host's call to the
     beginning); ``part`` is a category of the host, a part of the device, or waiting.
     """
-    place = typical(steps)
-    begin, end = int(steps.begin[place]), int(steps.end[place])
     part, rows = device_part(trace), list[tuple[str, str, int]]()
     for where, start, stop, row in critical_stretches(trace, host, launch, begin, end):
         if where == "host":

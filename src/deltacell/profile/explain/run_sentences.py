@@ -1,0 +1,94 @@
+"""Sentences about two runs of this program, made from values."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from deltacell.profile.explain import sentences
+from deltacell.profile.explain.account import Waterfall
+from deltacell.profile.explain.causes import Cause
+from deltacell.profile.explain.noise import Difference
+from deltacell.profile.explain.runs import OtherSamples, OutsideSteps, RatioReason, SlowSteps
+from deltacell.profile.explain.setting_sentences import differing_clause
+from deltacell.profile.explain.settings import SettingChange
+from deltacell.words import ratio_text, seconds_text, share_text
+
+WIDTH = 100  # columns of a terminal; the first sentence takes at most two lines of it
+
+
+def slower_sentence(fall: Waterfall, ratio: float, cause: Cause, a: str, b: str) -> str:
+    """Return how many times as long B takes, and why, in at most two lines."""
+    clause = sentences.cause_clause(cause, a)
+    named = f"{b} takes {ratio_text(ratio)} as long per {fall.per} as {a}"
+    numbered = f"The second run takes {ratio_text(ratio)} as long per {fall.per} as the first"
+    return _shortest_of(
+        f"{named} {_times(fall)}: {clause}.",
+        f"{named}: {clause}.",
+        f"{numbered}: {clause}.",
+    )
+
+
+def _shortest_of(*texts: str) -> str:
+    """Return the first text that takes at most two lines, or the last one."""
+    for text in texts:
+        if len(textwrap.wrap(text, WIDTH)) <= 2:
+            return text
+    return texts[-1]
+
+
+def _times(fall: Waterfall) -> str:
+    return f"({seconds_text(fall.b)} against {seconds_text(fall.a)})"
+
+
+def same_sentence(
+    fall: Waterfall,
+    changes: Sequence[SettingChange],
+    a: str,
+    b: str,
+    *,
+    is_recorded: bool,
+) -> str:
+    """Return that there is no difference, and which settings differ nevertheless."""
+    clause = differing_clause(changes, is_recorded=is_recorded)
+    none = "There is no difference beyond noise between"
+    return _shortest_of(
+        f"{none} {b} and {a} per {fall.per} {_times(fall)}{clause}.",
+        f"{none} the two runs per {fall.per} {_times(fall)}{clause}.",
+    )
+
+
+NO_DIFFERENCE_PER_SAMPLE = "Their steps take the same time per sample, up to noise."
+
+
+def reason_sentence(reason: RatioReason) -> str:
+    """Return why the ratio of medians or of epochs differs from the one that leads."""
+    match reason:
+        case SlowSteps(run, 1, _, first, share):
+            return (
+                f"Medians have another ratio, because one slow step of {run}, step {first:,}, takes"
+                f" {share_text(share)} of its time."
+            )
+        case SlowSteps(run, count, steps, first, share):
+            of_steps = f"{count:,} of {steps:,} steps of {run}, from step {first:,} on,"
+            take = f"take {share_text(share)} of its time"
+            return f"Medians have another ratio, because {of_steps} {take}."
+        case OtherSamples(a, b, samples_a, samples_b):
+            return (
+                f"Epochs have another ratio, because one of {b} has {samples_b:,} samples, and one"
+                f" of {a} {samples_a:,}."
+            )
+        case OutsideSteps(run, share, part):
+            return (
+                f"Epochs have another ratio, because {run} spends {share_text(share)} of an epoch"
+                f" outside its steps, mostly in {part}."
+            )
+
+
+def interval_sentence(noise: Difference) -> str:
+    """Return the ratio of medians or means with its interval, and what would have shown."""
+    least = share_text(noise.detectable)
+    return (
+        f"{sentences.bootstrap_sentence(noise)} A difference of {least} or more would have been"
+        " detected."
+    )
