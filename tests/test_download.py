@@ -1,12 +1,15 @@
 """Fetching files, against a server on this machine."""
 
 import hashlib
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from deltacell.download import CHECKSUMS, DOWNLOADS, Download, get
+from deltacell.cli import data as commands
+from deltacell.download import CHECKSUMS, DOWNLOADS, NETWORKS, Download, get
+from deltacell.train.compose import compose
 
 BODY = bytes(range(256)) * 4096
 
@@ -103,3 +106,29 @@ def test_without_a_network_or_with_a_damaged_list_it_says_what_to_do(tmp_path, r
 def test_every_download_has_a_place_and_a_name_of_its_own():
     assert len({d.file for d in DOWNLOADS.values()}) == len(DOWNLOADS)
     assert all(d.url.startswith("http") and d.about for d in DOWNLOADS.values())
+
+
+def test_every_network_of_the_experiments_is_offered_or_says_where_it_comes_from():
+    for experiment in ("kuzmin2018_hetero_full", "kuzmin2018_dango", "costanzo2010_dango"):
+        names = compose([f"experiment={experiment}"]).data.relations or []
+        assert names
+        for name in names:
+            # The typed actions of STRING are an older release, which only the tests have.
+            family = name.partition("_")[0]
+            assert {name, family} & {*DOWNLOADS, *NETWORKS, "action"}, name
+    assert not NETWORKS.keys() & DOWNLOADS.keys()
+    for text in (NETWORKS["physical"], NETWORKS["string"], NETWORKS["regulatory"]):
+        named = re.findall(r"download (\S+)", text)
+        assert named
+        assert set(named) <= DOWNLOADS.keys()
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_that_is_no_download_says_so(name, refused):
+    assert refused("network-not-download", commands.get, [name]).fix == NETWORKS[name]
+
+
+def test_the_list_of_downloads_says_where_the_other_networks_come_from(capsys):
+    commands.get()
+    shown = " ".join(capsys.readouterr().out.split())
+    assert all(" ".join(place.split()) in shown for place in NETWORKS.values())

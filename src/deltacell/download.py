@@ -29,6 +29,24 @@ class Download(NamedTuple):
 _LIST = Path(__file__).with_name("downloads.tsv").read_text(encoding="utf-8")
 DOWNLOADS = {one.name: one for one in (Download(*line.split("\t")) for line in _LIST.splitlines())}
 
+#: Where the networks of the experiments come from that are not the name of a download.
+NETWORKS = {
+    "physical": "The download string-physical becomes the relation physical.",
+    "string": "The download string-links becomes six relations, string_neighborhood and so on.",
+    "regulatory": (
+        "Not offered, because YEASTRACT has no fixed address for it. Save a table with the columns "
+        "tf_orf and target_orf, and one column of 0 and 1 per kind of evidence, from "
+        "https://www.yeastract-plus.org; the GitHub repository "
+        "michoel-lab/FindrCausalNetworkInferenceOnYeast has the table of 2020. The download tflink "
+        "is another network of regulators."
+    ),
+    "biogrid": (
+        "Not offered, because the address changes with every release. Save a table with the "
+        "columns orf1 and orf2 from https://thebiogrid.org; the GitHub repository "
+        "KISRDevelopment/cell_viability_paper has the co-complex edges of release 3.4.156."
+    ),
+}
+
 
 def get(
     download: Download,

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cells import random_cell
+from torch_geometric.loader import DataLoader
 from typer.testing import CliRunner
 
 from deltacell import store
@@ -26,6 +27,7 @@ from deltacell.models.hetero_cell import HeteroCell
 from deltacell.profile.trace.read import read_trace
 from deltacell.profile.trace.trace import Kind
 from deltacell.propagate import STRATEGIES, strategy
+from deltacell.report.bench import print_bench
 from deltacell.screen import Genotypes, Loader, Screen, Split
 
 BENCHES = tomllib.loads(files("deltacell.cli").joinpath("bench.toml").read_text("utf-8"))
@@ -121,6 +123,20 @@ def test_the_three_pipelines_load_the_same_genotypes() -> None:
             assert part.edge_index.shape[1] == relation.n_edges
             touched = np.isin(part.edge_index.numpy(), genes.numpy()).any(axis=0)
             assert np.array_equal(part.living.numpy(), ~touched)
+            positions = whole.incidence[name].positions_of(genes.tolist())
+            assert sorted(set(positions.tolist())) == np.flatnonzero(touched).tolist()
+
+
+def test_the_rate_of_workers_is_counted_after_their_first_batch() -> None:
+    cell = random_cell(24, {"physical": 60}, directed=[])
+    whole = data.Mutants(cell, data.random_triples(cell, 40))
+    loader = DataLoader(whole, batch_size=8, num_workers=2, persistent_workers=True)
+    assert data.rate(loader, 0.0) > 0
+    batch = next(iter(loader))
+    edges = batch["gene", "physical", "gene"]
+    assert edges.edge_index.shape == (2, 8 * 60)
+    assert edges.edge_index.max() < 8 * 24
+    assert edges.living.shape == (8 * 60,)
 
 
 PREDICT = [name for model in models.LOOPS for name in ("loop", *models.RANKED[model])]
@@ -228,6 +244,33 @@ def test_ratios_are_of_turns_side_by_side(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 # --- propagation and scaling ---
+
+
+@pytest.mark.parametrize(
+    ("factors", "differences", "notes"),
+    [
+        ((2.0, 1.5), (0.0, None), []),
+        ((2.0, 0.4), (0.0, None), ["delta"]),
+        ((2.0, 1.5), (3e-4, None), ["0.0003"]),
+        ((0.9, 0.4), (3e-4, 2e-5), ["shared, delta", "0.0003"]),
+    ],
+)
+def test_what_looks_like_an_error_and_is_none_is_explained_where_it_is_printed(
+    factors: Any,
+    differences: Any,
+    notes: list[str],
+    capsys: Any,
+) -> None:
+    columns = zip(("shared", "delta"), factors, differences, strict=True)
+    names = "strategy", "times_roofline", "grad_rel_diff"
+    rows = [dict(zip(names, row, strict=True)) for row in columns]
+    found = propagation.notes_of(rows)
+    assert len(found) == len(notes)
+    assert all(part in note for part, note in zip(notes, found, strict=True))
+    result = {"rows": rows, "notes": found, "bars": {}, "machine": {}, "command": "x"}
+    print_bench(result, "title")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert all(note in shown for note in found)
 
 
 def test_all_strategies_give_the_same() -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import HeteroData
@@ -119,12 +120,159 @@ def test_the_form_is_what_pyg_expects_and_back_gives_an_equal_cell():
     assert CELL.relation("physical").weights.min() == 1
 
 
-def test_a_changed_graph_does_not_keep_the_old_counts_and_a_plain_one_is_no_cell(refused):
+def test_a_changed_graph_does_not_keep_the_old_counts():
     data = CELL.to_hetero_data()
     edges = data["gene", "regulatory", "gene"]
     edges.edge_index, edges.edge_weight = edges.edge_index[:, :9], edges.edge_weight[:9]
     relation = Cell.from_hetero_data(data).relation("regulatory")
     assert (relation.counts.read, relation.counts.kept) == (9, 9)
+
+
+# --- a HeteroData of another program ---
+
+
+def plain():
+    """Three genes with an undirected and a directed relation, as PyG users write them."""
     data = HeteroData()
-    data["gene"].num_nodes = 4
-    refused("bad-data", Cell.from_hetero_data, data)
+    data["gene"].name = ["YAL001C", "YAL002W", "YAL003W"]
+    data["gene"].x = torch.tensor([[0.5], [np.nan], [2.0]])
+    data["gene", "physical", "gene"].edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    data["gene", "regulatory", "gene"].edge_index = torch.tensor([[0, 0], [1, 2]])
+    data["gene", "regulatory", "gene"].edge_weight = torch.tensor([1.0, 3.0])
+    data["reaction"].num_nodes = 1
+    data["gene", "gpr", "reaction"].edge_index = torch.tensor([[0], [0]])
+    data["genotype"].phenotype = torch.tensor([-0.25, np.nan])
+    deletions = torch.tensor([[1, 0, 1, 0], [2, 0, 0, 1]])
+    data["genotype", "deletes", "gene"].edge_index = deletions
+    return data
+
+
+def test_a_graph_of_another_program_is_a_cell():
+    cell = Cell.from_hetero_data(plain())
+    assert cell.genes.systematic == ("YAL001C", "YAL002W", "YAL003W")
+    assert list(cell.relations) == ["physical", "regulatory"]
+    physical, regulatory = cell.relations.values()
+    assert (physical.directed, physical.n_edges) == (False, 2)
+    assert (regulatory.directed, regulatory.n_edges) == (True, 2)
+    assert regulatory.entries().weight.tolist() == [1, 3]
+    np.testing.assert_array_equal(cell.feature("x").values, [[0.5], [np.nan], [2]])
+
+
+def test_what_is_directed_may_be_stated(refused):
+    data = plain()
+    assert not Cell.from_hetero_data(data, directed=[]).relation("regulatory").directed
+    assert Cell.from_hetero_data(data, directed=["physical"]).relation("physical").n_edges == 4
+    refused("unknown-relation", lambda: Cell.from_hetero_data(data, directed=["phisical"]))
+    data["gene", "physical", "gene"].directed = True
+    assert Cell.from_hetero_data(data).relation("physical").directed
+
+
+def test_names_may_be_called_as_in_torchcell():
+    data = plain()
+    data["gene"].node_ids = data["gene"].name
+    del data["gene"].name
+    assert Cell.from_hetero_data(data).genes.systematic[0] == "YAL001C"
+
+
+def without_genes(data):
+    return HeteroData()
+
+
+def without_names(data):
+    del data["gene"].name
+    return data
+
+
+def set_names(names):
+    def change(data):
+        data["gene"].name = names
+        return data
+
+    return change
+
+
+def set_edges(edge_index):
+    def change(data):
+        data["gene", "physical", "gene"].edge_index = edge_index
+        return data
+
+    return change
+
+
+def without_edges(data):
+    edges = data["gene", "physical", "gene"]
+    edges.edge_weight = torch.ones(4)
+    del edges.edge_index
+    return data
+
+
+def set_weights(data):
+    data["gene", "regulatory", "gene"].edge_weight = torch.ones(3)
+    return data
+
+
+def set_features(data):
+    data["gene"].feature_size = torch.ones(2, 1)
+    return data
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "fix"),
+    [
+        (without_genes, "missing-genes", "data['gene'].name"),
+        (without_names, "missing-names", "data['gene'].name"),
+        (set_names(["YAL001C"]), "bad-names", "data['gene'].name"),
+        (set_names([0, 1, 2]), "bad-names", "data['gene'].name"),
+        (without_edges, "missing-edges", "data['gene', 'physical', 'gene'].edge_index"),
+        (set_edges(torch.zeros(3, 2)), "bad-shape", "[2, edges]"),
+        (set_edges(torch.tensor([[0], [3]])), "bad-edges", None),
+        (set_edges("edges"), "not-numbers", None),
+        (set_weights, "bad-shape", None),
+        (set_features, "bad-shape", None),
+    ],
+)
+def test_a_graph_without_what_a_cell_needs_is_refused(change, code, fix, refused):
+    error = refused(code, Cell.from_hetero_data, change(plain()))
+    assert fix is None or fix in error.fix
+
+
+def test_genotypes_of_another_program_are_a_screen():
+    screen = dc.Screen.from_hetero_data(plain(), study="mine", phenotype="fitness")
+    assert [genes.tolist() for genes in screen.genotypes] == [[0, 1], [2, 0]]
+    np.testing.assert_array_equal(screen.column("score"), np.float32([-0.25, np.nan]))
+    assert set(screen.rows["study"]) == {"mine"}
+    assert set(screen.rows["phenotype"]) == {"fitness"}
+
+
+def without_phenotype(data):
+    del data["genotype"].phenotype
+    return data
+
+
+def without_deletions(data):
+    del data["genotype", "deletes", "gene"]
+    return data
+
+
+def set_deletions(edge_index):
+    def change(data):
+        data["genotype", "deletes", "gene"].edge_index = torch.tensor(edge_index)
+        return data
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "fix"),
+    [
+        (without_names, "missing-names", "data['gene'].name"),
+        (without_phenotype, "missing-phenotype", "data['genotype'].phenotype"),
+        (without_deletions, "missing-edges", "data['genotype', 'deletes', 'gene'].edge_index"),
+        (set_deletions([[0, 2], [0, 1]]), "bad-edges", "edge_index"),
+        (set_deletions([[0, 1], [0, 3]]), "bad-genotypes", None),
+        (set_deletions([[0, 0], [0, 1]]), "bad-genotypes", None),
+    ],
+)
+def test_genotypes_without_what_a_screen_needs_are_refused(change, code, fix, refused):
+    error = refused(code, dc.Screen.from_hetero_data, change(plain()))
+    assert fix is None or fix in error.fix

@@ -90,6 +90,14 @@ def test_names_of_a_trace_are_shown_and_not_obeyed(deltacell: Run, tmp_path: Pat
             assert text is done.stdout or "<script>alert" not in text
 
 
+def test_the_file_to_look_at_is_named(deltacell: Run, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}-rank0.json").write_text(trace_of("aten::mul", "aten::add"))
+    assert "drop a/a-rank0.json on https://ui.perfetto.dev" in deltacell("explain", "a").stdout
+    assert "drop b/b-rank0.json on https://ui.perfetto.dev" in deltacell("explain", "a", "b").stdout
+
+
 HTML = ("t.json", "--html", "t.json/page.html")
 NOT_TRACES = {
     "text.json": "not a trace",

@@ -101,6 +101,24 @@ def test_hetero_data_and_back_is_identity(cell):
 
 
 @LAW
+@given(cells())
+def test_names_edges_and_features_survive_without_the_cell(cell):
+    """A `HeteroData` without what only deltacell writes gives the same graph."""
+    data = cell.to_hetero_data()
+    del data.cell
+    back = Cell.from_hetero_data(data)
+    assert back.genes.systematic == cell.genes.systematic
+    assert list(back.relations) == list(cell.relations)
+    assert all(back.relation(name).equals(r) for name, r in cell.relations.items())
+    assert {f.name for f in back.features.values()} == {
+        f.name for f in cell.features.values() if f.width
+    }
+    for feature in back.features.values():
+        assert same(feature.values, cell.features[feature.name].values)
+        assert feature.columns == cell.features[feature.name].columns
+
+
+@LAW
 @given(st.data(), cells(min_genes=2))
 def test_cells_that_differ_have_different_checksums(data, cell):
     assume(cell.relations)

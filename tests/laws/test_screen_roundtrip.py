@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltacell.cell import Genes
+from deltacell.cell import Cell, Genes
 from deltacell.counts import Counts, Source
 from deltacell.screen import Coverage, Genotypes, Screen, StudyCoverage
 from deltacell.screen.screen import GENE_SCHEMA, PERTURBATIONS, ROW_SCHEMA
@@ -123,3 +123,14 @@ def test_one_row_a_set_and_phenotype_and_its_score_within_theirs(screen, how):
             expected = np.mean(known, dtype=np.float64) if how == "mean" else np.median(known)
             assert value == pytest.approx(expected, rel=1e-6, abs=1e-6)
             assert known.min() <= value <= known.max()
+
+
+@LAW
+@given(screens(), st.permutations(range(N)))
+def test_hetero_data_and_back_keeps_genotypes_and_numbers(screen, order):
+    cell = Cell(screen.genes.take(order), [])
+    for data in (screen.to_hetero_data(), screen.to_hetero_data(cell)):
+        back = Screen.from_hetero_data(data).on(Cell(screen.genes, []))
+        assert [g.tolist() for g in back.genotypes] == [g.tolist() for g in screen.genotypes]
+        for name in ("score", "standard_deviation", "p_value"):
+            np.testing.assert_array_equal(back.column(name), screen.column(name))

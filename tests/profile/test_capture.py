@@ -3,7 +3,10 @@
 import gzip
 import json
 import math
+import os
 import re
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -207,3 +210,30 @@ def test_the_number_of_epochs_is_the_least(refused, window, facts):
     epochs = int(re.search(r"trainer\.epochs=(\d+)", error.fix)[1])
     check_window(window, **{**facts, "epochs": epochs})
     refused("window-not-reached", check_window, window, **{**facts, "epochs": epochs - 1})
+
+
+SMALL_CAPTURE = """
+import sys
+from pathlib import Path
+import torch
+from deltacell.profile.capture import Capture, Window
+from deltacell.profile.phases import PhaseTimer
+
+timer = PhaseTimer()
+capture = Capture(Window(0, 1, 1, 1), Path(sys.argv[1]), timer=timer)
+capture.start()
+for _ in range(4):
+    torch.ones(3).sum()
+    capture.step()
+capture.stop()
+"""
+
+
+@pytest.mark.slow
+def test_the_profiler_of_a_rank_writes_nothing_to_the_terminal(tmp_path):
+    # In a process of its own, because torch reads the level once.
+    words = [sys.executable, "-W", "error::FutureWarning", "-c", SMALL_CAPTURE, str(tmp_path)]
+    environment = {k: v for k, v in os.environ.items() if k != "KINETO_LOG_LEVEL"}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+    assert files_of(tmp_path) == ["trace-rank0-window0.json.gz"]

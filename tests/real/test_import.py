@@ -10,6 +10,7 @@ from deltacell.predict.status import Evidence
 from deltacell.screen import Genotypes
 from deltacell.screen.import_folder import Imported, import_folder
 from deltacell.train.compose import compose
+from deltacell.train.config import LARGEST_RELATION
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -32,7 +33,8 @@ def test_the_cell_has_the_networks_of_the_experiments_and_every_name_resolves(im
             chosen = cell.with_relations(config.data.relations or list(cell.relations))
             merged = chosen.merge_relations(config.data.merge_relations)
             gone = {old for parts in config.data.merge_relations.values() for old in parts}
-            assert set(config.model.relations or ()) - gone <= set(merged.relations)
+            named = set(config.model.relations or ()) - {LARGEST_RELATION}
+            assert named - gone <= set(merged.relations)
 
 
 def test_yeast_gem_and_the_evidence_of_the_fatty_acid_synthase(imported):

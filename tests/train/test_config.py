@@ -46,6 +46,7 @@ CAN_TAKE = {
     "demo_pairs": (),
     "kuzmin2018_dango": ("one_relation", "string_merged"),
     "kuzmin2018_hetero": ("no_gather", "one_relation", "string_merged"),
+    "kuzmin2018_hetero_full": ("no_gather", "no_metabolism", "one_relation", "string_merged"),
 }
 
 
@@ -226,6 +227,51 @@ def test_an_experiment_and_its_ablations_are_composed_as_recorded(experiment):
         ablated = compose([f"experiment={experiment}", f"ablation={ablation}"])
         changes[ablation] = changed_keys(config, yaml.safe_load(to_yaml(ablated)))
     golden.check(f"config/{experiment}.ablations", changes)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "settings", "largest"),
+    [
+        ("demo_hetero", [], "string_coexpression"),
+        ("demo_hetero", ["data.relations=[string_database,physical]"], "physical"),
+        # The largest of all, which DANGO has no lambda for, unless it is given one.
+        ("demo", ["data.relations=[physical,string_database]"], "string_database"),
+        (
+            "demo",
+            ["data.relations=[physical,string_database]", "model.lambdas={physical:1.0}"],
+            "physical",
+        ),
+    ],
+)
+def test_one_relation_is_the_largest_of_the_data(experiment, settings, largest):
+    config = compose([f"experiment={experiment}", "ablation=one_relation", *settings])
+    data = load_data(config)
+    model: Any = build_model(config, data)
+    assert model.relations == (largest,)
+    sizes = {name: relation.n_edges for name, relation in data.cell.relations.items()}
+    others = [sizes[name] for name in sizes if name != "physical" or largest == "physical"]
+    assert sizes[largest] == max(others)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("experiment", "settings", "parameters"),
+    [
+        ("kuzmin2018_hetero", [], 669_917),
+        ("kuzmin2018_hetero_full", ["ablation=no_metabolism"], 1_781_187),
+        ("kuzmin2018_hetero_full", [], 2_300_227),
+    ],
+)
+def test_the_parameters_are_as_many_as_the_experiment_says(experiment, settings, parameters):
+    on_yeast = ["data.folder=null", "data.screen=null", "data.synthetic=yeast", "data.where={}"]
+    config = compose([f"experiment={experiment}", *settings, *on_yeast])
+    config = replace(config, data=replace(config.data, where={}, synthetic_genotypes=200))
+    model = build_model(config, load_data(config))
+    assert sum(weight.numel() for weight in model.parameters()) == parameters
+    file = ROOT / "src" / "deltacell" / "conf" / "experiment" / f"{experiment}.yaml"
+    assert f"{parameters:,}" in file.read_text(encoding="utf-8")
+    page = ROOT / "docs" / "how-to" / "coming-from-torchcell.md"
+    assert f"{parameters:,}" in page.read_text(encoding="utf-8")
 
 
 def changed_keys(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:

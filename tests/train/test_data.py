@@ -11,7 +11,7 @@ import torch
 
 from deltacell.cell import Cell
 from deltacell.models import HeteroCell
-from deltacell.screen import Screen
+from deltacell.screen import Genotypes, Screen
 from deltacell.screen.import_folder import Imported
 from deltacell.train.config import Config, DataConfig, SplitConfig
 from deltacell.train.data import Standard, load_data
@@ -104,6 +104,15 @@ def test_genotypes_without_a_score_are_left_out_and_noted(small, monkeypatch):
     monkeypatch.setattr(Screen, "column", with_gaps)
     data = load_data(small())
     assert len(data.screen) == 143
+
+
+@pytest.mark.parametrize(("sign", "is_list_of_hits"), [(-1, True), (0, False)])
+def test_a_screen_without_any_score_is_not_called_empty(sign, is_list_of_hits, tmp_path, refused):
+    cell = Cell.synthetic("demo", seed=0)
+    hits = Screen.build(cell.genes, Genotypes.of([[0, 1], [2, 3]]), sign=sign)
+    Imported(cell, {"hits": hits}).save(tmp_path / "data")
+    error = refused("no-scores", loaded, folder=str(tmp_path / "data"))
+    assert ("list of hits" in error.what) == is_list_of_hits
 
 
 def test_a_split_without_a_file_or_a_test_part(small, refused):

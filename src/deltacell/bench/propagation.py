@@ -67,7 +67,26 @@ def run(
         process.progress(f"memory of {row['strategy']}", number, len(strategies) + 2)
         row |= process.in_own_process(measure_memory, name=row["strategy"], **settings)
         row["times_roofline"] = row["s_per_genotype"] / least
-    return {**timed, "ratios": ratios_of(timed["rows"]), "roofline_s_per_genotype": least}
+    found = {**timed, "ratios": ratios_of(timed["rows"]), "roofline_s_per_genotype": least}
+    return {**found, "notes": notes_of(timed["rows"])}
+
+
+def notes_of(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return sentences about what in the rows may look like an error, and is none."""
+    notes = []
+    if below := [row["strategy"] for row in rows if row["times_roofline"] < 1]:
+        notes.append(
+            f"The roofline is the least time of one whole mutant. {', '.join(below)} may take less "
+            "(a factor below 1): the wild type is one forward and backward pass for all "
+            "genotypes, and only the rows that change are computed for each.",
+        )
+    differences = [row["grad_rel_diff"] for row in rows if row["grad_rel_diff"] is not None]
+    if largest := max(differences, default=0.0):
+        notes.append(
+            f"Gradients differ by up to {largest:.1g} because the strategies add float32 numbers "
+            "in different orders; in float64 the tests require agreement to 1e-10.",
+        )
+    return notes
 
 
 def measure_times(

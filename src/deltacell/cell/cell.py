@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from deltacell import store
+from deltacell.cell import hetero_data
 from deltacell.cell.annotation import Annotation, Feature
 from deltacell.cell.genes import Genes
 from deltacell.cell.metabolism import Metabolism
@@ -267,12 +268,37 @@ class Cell(store.Storable):
         return data
 
     @classmethod
-    def from_hetero_data(cls, data: HeteroData) -> Cell:
-        """Make a cell from the result of `to_hetero_data`; edges and features may have changed."""
-        cell, nodes = data.get("cell"), data["gene"]
-        if not isinstance(cell, Cell):
-            what = "expected the result of Cell.to_hetero_data, which has the attribute 'cell'"
-            raise InputError(what, code="bad-data")
+    def from_hetero_data(
+        cls,
+        data: HeteroData,
+        *,
+        directed: Iterable[str] | None = None,
+    ) -> Cell:
+        """Make a cell from a PyG `HeteroData` of `to_hetero_data` or of another program.
+
+        The result of `to_hetero_data` gives back an equal cell; its edges and features may have
+        been changed. Any other needs
+
+        - ``data["gene"].name`` or ``.node_ids``: the systematic names, in the order of the nodes;
+        - ``data["gene", RELATION, "gene"].edge_index`` [2, edges] from source to target, and
+          optionally ``edge_weight`` [edges].
+
+        ``x`` and ``feature_NAME`` of the genes become features; other nodes and edges are ignored.
+
+        Parameters
+        ----------
+        directed
+            The names of the directed relations. By default a relation without the attribute
+            ``directed`` is undirected if all its edges are there in both directions.
+        """
+        cell, nodes = data.get("cell"), data["gene"] if "gene" in data.node_types else None
+        if not isinstance(cell, Cell) or nodes is None:
+            genes = hetero_data.genes_of(data)
+            return cls(
+                genes,
+                hetero_data.relations_of(data, len(genes), directed),
+                features=hetero_data.features_of(data, len(genes)),
+            )
         relations = []
         for name in (edge[1] for edge in data.edge_types if edge[0] == edge[2] == "gene"):
             edges, was = data["gene", name, "gene"], cell.relations.get(name)

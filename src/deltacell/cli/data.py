@@ -23,12 +23,15 @@ def get(
 
     Example: deltacell data get sgd-features string-links costanzo2010
     """
-    from deltacell.download import DOWNLOADS
+    from deltacell.download import DOWNLOADS, NETWORKS
     from deltacell.download import get as fetch
     from deltacell.report import console, print_table
     from deltacell.report.progress import progress_bar
 
     for name in names or ():
+        if name in NETWORKS:
+            what = f"'{name}' is a network and not the name of a download"
+            raise InputError(what, code="network-not-download", fix=NETWORKS[name])
         if name not in DOWNLOADS:
             what = f"unknown download '{name}'{did_you_mean(name, DOWNLOADS)}"
             fix = f"Choose from: {', '.join(DOWNLOADS)}"
@@ -42,6 +45,8 @@ def get(
     else:
         rows = [[d.name, d.about, d.file] for d in DOWNLOADS.values()]
         print_table("downloads", ["name", "contents", "file"], rows)
+        for network, place in NETWORKS.items():
+            console().print(f"{network}: {place}", markup=False)
 
 
 def synthetic(

@@ -13,6 +13,7 @@ import inspect
 import io
 import math
 import operator
+import os
 import pstats
 import resource
 import shutil
@@ -33,6 +34,9 @@ from deltacell.profile.phases import PhaseTimer
 from deltacell.words import count_text
 
 MOST_LINES = 100  # functions or lines of code in the report of a host profiler
+#: A level of ``KINETO_LOG_LEVEL`` above all messages that torch's profiler writes to stderr.
+KINETO_SILENT = "6"
+
 _FAILURES = (OSError, RuntimeError, AssertionError, ValueError)
 
 
@@ -242,6 +246,8 @@ class Capture(Profiler):
             warm = max(step, begin) < begin + self.window.warmup
             return ProfilerAction.WARMUP if warm else ProfilerAction.RECORD
 
+        # Each rank would write lines about the beginning and the end of its window to stderr.
+        os.environ.setdefault("KINETO_LOG_LEVEL", KINETO_SILENT)
         profiler = torch.profiler.profile(schedule=action, **self._options)
         profiler.step_num = begin
         profiler.start()

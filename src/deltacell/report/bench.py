@@ -10,7 +10,7 @@ from deltacell.report.terminal import print_line, print_table
 
 def print_bench(result: Mapping[str, Any], title: str) -> None:
     for name, rows in result.items():
-        if isinstance(rows, list) and rows:
+        if isinstance(rows, list) and rows and name != "notes":
             columns = [key for key, one in rows[0].items() if not isinstance(one, list | dict)]
             heads = [key.replace("_", " ") for key in columns]
             cells = [[row[key] for key in columns] for row in rows]
@@ -25,6 +25,8 @@ def print_bench(result: Mapping[str, Any], title: str) -> None:
         bars.append([name.replace("_", " "), bar["measured"], wanted, met])
     if bars:
         print_table("bars", ["what", "measured", "bar", ""], bars)
+    for note in result.get("notes", ()):
+        print_line(note)
     machine = ", ".join(f"{name} {value}" for name, value in result["machine"].items())
     print_line(f"{result['command']} on {machine}")
 

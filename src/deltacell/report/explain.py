@@ -55,8 +55,8 @@ def print_explanation(result: Mapping[str, Any], *, full: bool = False) -> None:
         below += lines(f"- {advice}")
     below.append("Use --full for everything, or --html page.html.")
     if result["timeline"] is not None:
-        path = result["facts"][-1]["path"]
-        below.append(f"To see the events themselves, drop {path} on https://ui.perfetto.dev.")
+        file = result["timeline"]["ranks"][-1]["file"]
+        below.append(f"To see the events themselves, drop {file} on https://ui.perfetto.dev.")
     title, columns, rows, total = _main_table(result)
     rows, last = (rows[:-1], rows[-1:]) if total else (rows, [])
     # A table has two lines above its rows, and a total below them.

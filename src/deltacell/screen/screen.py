@@ -20,6 +20,7 @@ from deltacell.arrays import AnyArray, Bools, Ints, offsets_of, ragged_positions
 from deltacell.cell import Cell, Genes
 from deltacell.counts import UNKNOWN_GENE, Counts, Source
 from deltacell.errors import InputError, need
+from deltacell.screen import hetero_data
 from deltacell.screen.coverage import Coverage
 from deltacell.screen.genotypes import Genotypes, repeats_a_gene, set_keys, sets_with
 from deltacell.table import frame_of
@@ -27,6 +28,7 @@ from deltacell.table import frame_of
 if TYPE_CHECKING:
     import anndata
     import pandas as pd
+    from torch_geometric.data import HeteroData
 
 Merge = Literal["mean", "median", "best-p"]
 
@@ -441,6 +443,40 @@ class Screen(store.Storable):
                 what = f"{place}{error.what}"
                 raise InputError(what, code=error.code, fix=error.fix, **error.fields) from error
         return screen
+
+    def to_hetero_data(self, cell: Cell | None = None) -> HeteroData:
+        """Return the genotypes as a PyG `HeteroData`, added to that of a cell if one is given.
+
+        - ``data["gene"].name``: the genes, and all of `Cell.to_hetero_data` with a cell.
+        - ``data["genotype"]``: ``phenotype`` [genotypes], the scores, with ``standard_deviation``
+          and ``p_value``.
+        - ``data["genotype", "deletes", "gene"].edge_index`` [2, deletions].
+        """
+        from torch_geometric.data import HeteroData
+
+        screen = self if cell is None else self.on(cell)
+        data = HeteroData() if cell is None else cell.to_hetero_data()
+        data["gene"].num_nodes = len(screen.genes)
+        data["gene"].name = list(screen.genes.systematic)
+        return hetero_data.add_genotypes(data, screen)
+
+    @classmethod
+    def from_hetero_data(
+        cls,
+        data: HeteroData,
+        *,
+        study: str = "screen",
+        phenotype: Literal["interaction", "fitness"] = "interaction",
+    ) -> Screen:
+        """Make a screen from a PyG `HeteroData` of `to_hetero_data` or of another program.
+
+        It needs ``data["gene"].name`` or ``.node_ids``, the systematic names;
+        ``data["genotype"].phenotype`` [genotypes], NaN where missing; and
+        ``data["genotype", "deletes", "gene"].edge_index`` [2, deletions]. `standard_deviation` and
+        `p_value` of the genotypes are read if they are there. The genes are those of the
+        HeteroData; `on` gives them the order of a cell.
+        """
+        return hetero_data.screen_of(data, study=study, phenotype=phenotype)
 
     def to_anndata(self) -> anndata.AnnData:
         """Return an AnnData of genotypes (observations) and genes of the cell (variables).

@@ -86,6 +86,9 @@ MODELS: dict[str, type[ModelConfig]] = {}
 LOSSES: dict[str, type[LossConfig]] = {}
 """The config class of every loss."""
 
+LARGEST_RELATION = "largest"
+"""What ``model.relations=[largest]`` contains; a relation of that name comes first."""
+
 BASELINES, PAIRS = "deltacell.models.baselines", "deltacell.models.pairs"
 NETWORKS = "deltacell.models"
 

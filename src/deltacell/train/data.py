@@ -106,6 +106,12 @@ def load_data(config: Config, split: Split | str | os.PathLike[str] | None = Non
     if asked.where:
         screen = screen.where(**asked.where)
     finite = np.isfinite(screen.column("score"))
+    if not finite.any():
+        what = f"none of the {len(screen):,} genotypes has a score"
+        if screen.column("sign").any():
+            what += ": the screen is a list of hits, which has only the sign of each interaction"
+        fix = "Import the study's table of scores, or add a column 'score' to the list."
+        raise InputError(what, code="no-scores", fix=fix)
     if not finite.all():
         screen = screen.take(np.flatnonzero(finite))
     repeats = None

@@ -41,7 +41,14 @@ from deltacell.propagate import strategy
 from deltacell.propagate.auto import Auto
 from deltacell.screen import Genotypes
 from deltacell.store import read_manifest
-from deltacell.train.config import Config, DangoConfig, HeteroCellConfig, options_of
+from deltacell.train.config import (
+    LARGEST_RELATION,
+    Config,
+    DangoConfig,
+    HeteroCellConfig,
+    ModelConfig,
+    options_of,
+)
 from deltacell.train.data import Standard, TrainingData, load_data
 from deltacell.train.run_directory import Checkpoints, check_meaning, resumed_config
 from deltacell.train.task import Position
@@ -200,6 +207,8 @@ def build_model(
     named = options.get("relations")
     if isinstance(model, DangoConfig) and named is None:
         named = STRING_RELATIONS
+    if named == [LARGEST_RELATION] and LARGEST_RELATION not in cell.relations:
+        named = [largest_relation(cell, model)]
     if named is not None:
         options["relations"] = list(dict.fromkeys(into.get(name, name) for name in named))
     if isinstance(model, DangoConfig):
@@ -225,6 +234,19 @@ def model_record(config: Config, model: nn.Module) -> ModelFacts:
         relations=model.relations,
         messages=model.messages(),
     )
+
+
+def largest_relation(cell: Cell, model: ModelConfig) -> str:
+    """Return the name of the relation with the most edges, the first of equals.
+
+    For DANGO only relations with a lambda count.
+    """
+    names = list(cell.relations)
+    if isinstance(model, DangoConfig):
+        names = [name for name in names if name in {**STRING_LAMBDAS, **model.lambdas}]
+    if not names:
+        raise InputError("the cell has no relation for this model", code="no-relation")
+    return max(names, key=lambda name: cell.relation(name).n_edges)
 
 
 def propagation_record(model: nn.Module) -> dict[str, Any] | None:

@@ -232,6 +232,11 @@ def test_genes_unknown_ambiguous_or_there_twice_are_errors_with_lines(written, g
     assert error.fix == "unknown genes: YAL001C, YAL002W"
 
 
+def test_a_table_whose_scores_are_all_missing_is_not_called_empty(written, refused):
+    error = refused("no-scores", written, "YAL001C|YAL002W|", "YAL001C|YAL003W|NA")
+    assert "2 rows" in error.what
+
+
 def test_dropped_rows_are_counted_by_reason(written, genes):
     rows = ["YAL001C|NOPE|2", "SHARED|YAL001C|3", "TFC3|OLD1|4", "NOPE|SHARED|5", "EFB1|efb1|6"]
     screen = written("YAL001C|YAL002W|1", *rows).on(genes, "drop")

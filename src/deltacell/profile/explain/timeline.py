@@ -49,7 +49,8 @@ def typical_steps(
             called = ", ".join(x for x in (short_name(of) if len(runs) > 1 else "", name) if x)
             offset = begins[i] - min(begins) if together else 0
             step = _step(rank, place, max(most // count, 1), offset)
-            found.append({"name": called or "The program", **step})
+            file = str(rank.trace.path)
+            found.append({"name": called or "The program", "file": file, **step})
     return {"ranks": found} if found else None
 
 

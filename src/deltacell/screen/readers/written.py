@@ -181,7 +181,14 @@ class WrittenScreen:
         }
 
     def _empty(self, dropped: Mapping[str, int], not_found: str | None = None) -> InputError:
-        lost = ", ".join(f"{n:,} {why}" for why, n in dropped.items() if n) or "no rows"
+        reasons = {why: n for why, n in dropped.items() if n}
+        if reasons.keys() == {NO_SCORE}:
+            what = f"none of the {reasons[NO_SCORE]:,} rows has a score"
+            fix = (
+                "Without scores, a list of genes cannot be a screen; fill in the column of scores."
+            )
+            return InputError(what, code="no-scores", where=self.path, fix=fix)
+        lost = ", ".join(f"{n:,} {why}" for why, n in reasons.items()) or "no rows"
         what = f"the screen is empty, as every row was dropped ({lost})"
         return InputError(what, code="empty-screen", where=self.path, fix=not_found)
 
