@@ -38,7 +38,7 @@ from deltacell.report.terminal import Shown, as_html, print_facts
 from deltacell.screen import Genotypes, Screen, Split
 from deltacell.train.compose import MODEL, compose, suited, with_settings
 from deltacell.train.config import MODELS, Config, SplitConfig
-from deltacell.train.data import TrainingData, load_data
+from deltacell.train.data import TrainingData, load_data, sources
 from deltacell.train.predictor import AnyRun, LoadedRun, load_run, load_runs
 from deltacell.train.processes import StopSignals
 from deltacell.train.run import train
@@ -204,24 +204,35 @@ def _data_of(
     split: Split,
 ) -> tuple[Config, TrainingData]:
     """Return the config and the data of objects, which are saved if they are not on disk."""
-    options = dict(split.options)
-    studies = options.pop("test", []) if split.method == "source" else []
-    drawn = SplitConfig(split.method, split.seed, studies=list(studies), **options)
     objects: dict[str, Cell | Screen] = {"cell": cell, "screen": screen}
     places = {f"data.{kind}": str(_on_disk(one, home, kind)) for kind, one in objects.items()}
-    config = with_settings(config, {"data.synthetic": None, **places, "split": drawn})
+    config = with_settings(config, {"data.synthetic": None, **places})
+    settings = _settings_of(split)
+    if settings is not None:
+        drawn = with_settings(config, {"split": settings})
+        data = load_data(drawn)
+        parts = ("train", "validation", "test")
+        if all(np.array_equal(getattr(data.split, part), getattr(split, part)) for part in parts):
+            return drawn, data
     # A split that its settings do not reproduce, such as one made by hand, is saved.
-    data = load_data(config)
-    parts = ("train", "validation", "test")
-    if all(np.array_equal(getattr(data.split, part), getattr(split, part)) for part in parts):
-        return config, data
-    same = split.on(data.screen, screen)
-    rows = b"".join(getattr(same, part).tobytes() for part in parts)
-    path = home / f"split-{hashlib.sha256(rows).hexdigest()[:12]}"
+    saved_cell, saved_screen = sources(config.data)
+    same = split.on(saved_screen.on(saved_cell), screen)
+    # Two screens can have splits with the same rows.
+    digest = hashlib.sha256(f"{same.screen_checksum} {same.checksum}".encode()).hexdigest()
+    path = home / f"split-{digest[:12]}"
     if not path.exists():
         same.save(path)
     config = with_settings(config, {"split": SplitConfig("saved", split.seed, path=str(path))})
     return config, load_data(config)
+
+
+def _settings_of(split: Split) -> SplitConfig | None:
+    """Return the settings that draw a split; None for a split by names, which has none."""
+    if split.method == "named":
+        return None
+    options = dict(split.options)
+    studies = options.pop("test", []) if split.method == "source" else []
+    return SplitConfig(split.method, split.seed, studies=list(studies), **options)
 
 
 def _on_disk(one: Cell | Screen, home: Path, kind: str) -> Path:
