@@ -10,6 +10,7 @@ import torch
 
 import deltacell as dc
 from deltacell.cli.app import app
+from deltacell.profile import explain as profile_explain
 from deltacell.screen.genotypes import Genotypes
 from deltacell.screen.import_folder import Imported
 from deltacell.train.compose import suited, suited_config, with_settings
@@ -63,6 +64,16 @@ def test_the_example_of_a_notebook(made):
     for shown in (cell, screen, split, run, run.history, table, top, why):
         assert shown._repr_html_().startswith("<div>")
         assert "<table" in shown._repr_html_()
+
+
+def test_public_names_mean_one_thing(made):
+    cell, *_, run = made
+    assert isinstance(run.why(cell.genes[0], cell.genes[1]), dc.ScoreExplanation)
+    assert dc.Explanation is profile_explain.Explanation
+    assert dc.explain.__annotations__["return"] == dc.Explanation.__name__
+    with pytest.warns(DeprecationWarning, match="evaluate_predictions"):
+        earlier = dc.evaluate.evaluate
+    assert earlier is dc.evaluate.evaluate_predictions
 
 
 def test_a_ranking_knows_the_genes_that_were_ranked(made, tmp_path):

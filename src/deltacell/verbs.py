@@ -100,7 +100,7 @@ class Run:
                 table[name] = values.double().numpy()
         return table
 
-    def why(self, *genes: str) -> Explanation:
+    def why(self, *genes: str) -> ScoreExplanation:
         return why(self, *genes)
 
     def resume(self, *, progress: bool = True, **settings: Any) -> Run:
@@ -271,7 +271,7 @@ class Ranked(Ranking, Shown):
     runs: Sequence[LoadedRun] = ()
     genes: Sequence[int] = ()
 
-    def why(self, *genes: str) -> Explanation:
+    def why(self, *genes: str) -> ScoreExplanation:
         return why(self.runs, *genes)
 
     def to_pandas(self) -> pd.DataFrame:
@@ -428,7 +428,7 @@ def _digest(text: str) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation(Shown):
+class ScoreExplanation(Shown):
     """Why a gene set has its score; ``result`` is from `explain_set`."""
 
     result: Mapping[str, Any]
@@ -454,7 +454,7 @@ class Explanation(Shown):
         pages.print_explained_set(self.result)
 
 
-def why(runs: AnyRun | Sequence[AnyRun], *genes: str, weights: str = "best") -> Explanation:
+def why(runs: AnyRun | Sequence[AnyRun], *genes: str, weights: str = "best") -> ScoreExplanation:
     """Explain the score of one gene set: what contributes to it, and the closest measured sets.
 
     ``genes`` are names of any kind, and ``weights`` is for runs given by their directory.
@@ -463,4 +463,4 @@ def why(runs: AnyRun | Sequence[AnyRun], *genes: str, weights: str = "best") -> 
     indices = gene_indices(loaded[0].data.cell.genes, genes)
     if not len(indices):
         raise InputError('no genes; expected: deltacell why RUN "HO STE2"', code="no-gene")
-    return Explanation(explain_set(loaded, indices))
+    return ScoreExplanation(explain_set(loaded, indices))
