@@ -179,10 +179,10 @@ def fit(
     chosen = suited(cell, screen, name)
     chosen |= {f"model.{key}": value for key, value in {**of_model, **options}.items()}
     if epochs is not None:
-        if config.model.fitted and not hasattr(config.model, "epochs"):
+        if config.model.fitted:
             warnings.warn(f"{name} has no epochs; use rounds= for its trees", stacklevel=2)
         else:
-            chosen[f"{'model' if config.model.fitted else 'trainer'}.epochs"] = epochs
+            chosen["trainer.epochs"] = epochs
     chosen |= {"name": PAIRS if model == PAIRS else name, "seed": seed}
     chosen |= {"trainer.progress": progress, **dict(settings or {})}
     chosen |= {} if directory is None else {"directory": str(directory)}

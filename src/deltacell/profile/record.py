@@ -124,7 +124,6 @@ class RunRecord:
     steps_per_epoch: int | None = None
     epochs: int | None = None
     propagation: dict[str, Any] | None = None
-    micro_batch: int | None = None
     n_parameters: int | None = None
     best: Reached | None = None
     last: Reached | None = None
