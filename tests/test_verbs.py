@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import deltacell as dc
 from deltacell.cli.app import app
+from deltacell.profile import explain as profile_explain
 from deltacell.screen.genotypes import Genotypes
 from deltacell.screen.import_folder import Imported
 from deltacell.train.compose import suited, suited_config, with_settings
@@ -62,6 +64,16 @@ def test_the_example_of_a_notebook(made):
     for shown in (cell, screen, split, run, run.history, table, top, why):
         assert shown._repr_html_().startswith("<div>")
         assert "<table" in shown._repr_html_()
+
+
+def test_public_names_mean_one_thing(made):
+    cell, *_, run = made
+    assert isinstance(run.why(cell.genes[0], cell.genes[1]), dc.ScoreExplanation)
+    assert dc.Explanation is profile_explain.Explanation
+    assert dc.explain.__annotations__["return"] == dc.Explanation.__name__
+    with pytest.warns(DeprecationWarning, match="evaluate_predictions"):
+        earlier = dc.evaluate.evaluate
+    assert earlier is dc.evaluate.evaluate_predictions
 
 
 def test_a_ranking_knows_the_genes_that_were_ranked(made, tmp_path):
@@ -169,6 +181,39 @@ def test_a_split_of_ones_own_is_kept(made, tmp_path, refused):
         dc.Split.random(screen, seed=3),
         progress=False,
     )
+
+
+def parts_of(split):
+    return [getattr(split, part).tolist() for part in ("train", "validation", "test", "dropped")]
+
+
+def test_a_split_by_names_is_kept(made, tmp_path):
+    cell, screen, split, _ = made
+    rows = [*split.train[:40], *split.validation[:10], *split.test[:10]]
+    genotypes = screen.genotypes.take(torch.tensor(np.array(rows)))
+    sets = [[cell.genes[int(gene)] for gene in genes] for genes in genotypes]
+    named = dc.Split.named(screen, sets, ["train"] * 40 + ["validation"] * 10 + ["test"] * 10)
+    run = dc.fit("additive", cell, screen, named, directory=tmp_path / "a", progress=False)
+    assert parts_of(dc.Run(run.path).loaded.data.split) == parts_of(named)
+
+
+def test_splits_with_the_same_rows_of_two_screens_are_two_splits(made, tmp_path):
+    cell, screen, *_ = made
+    rows = np.arange(60)
+    for name, start in (("a", 0), ("b", 60)):
+        part = screen.take(rows + start)
+        own = dataclasses.replace(
+            dc.Split.random(part),
+            train=rows[:40],
+            validation=rows[40:50],
+            test=rows[50:],
+            unseen=[],
+            validation_unseen=[],
+        )
+        run = dc.fit("additive", cell, part, own, directory=tmp_path / name, progress=False)
+        loaded = dc.Run(run.path).loaded.data
+        assert parts_of(loaded.split) == parts_of(own)
+        assert loaded.screen.column("score").tolist() == part.column("score").tolist()
 
 
 @pytest.mark.parametrize("kind", ["name", "module"])

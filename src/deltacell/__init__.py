@@ -10,24 +10,33 @@ if TYPE_CHECKING:
     from deltacell.errors import DeltacellError, InputError
     from deltacell.models import Dango, HeteroCell
     from deltacell.models.pairs import PairCell, PairTrees
-    from deltacell.profile.explain import explain
+    from deltacell.profile.explain import Explanation, explain
     from deltacell.screen import Batch, Coverage, Genotypes, Loader, Screen, Split, StudyCoverage
-    from deltacell.verbs import Explanation, Ranked, Run, evaluate, fit, rank, why
+    from deltacell.verbs import Ranked, Run, ScoreExplanation, evaluate, fit, rank, why
 
 _HOME = {
     "cell": ("Cell", "Feature", "Genes", "Metabolism", "Relation"),
     "errors": ("DeltacellError", "InputError"),
     "models": ("Dango", "HeteroCell"),
     "models.pairs": ("PairCell", "PairTrees"),
-    "profile.explain": ("explain",),
+    "profile.explain": ("Explanation", "explain"),
     "screen": ("Batch", "Coverage", "Genotypes", "Loader", "Screen", "Split", "StudyCoverage"),
-    "verbs": ("Explanation", "Ranked", "Run", "fit", "rank", "why"),
+    "verbs": ("Ranked", "Run", "ScoreExplanation", "fit", "rank", "why"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = ["Batch", "Cell", "Coverage", "Dango", "DeltacellError", "Explanation", "Feature"]
 __all__ += ["Genes", "Genotypes", "HeteroCell", "InputError", "Loader", "Metabolism", "PairCell"]
-__all__ += ["PairTrees", "Ranked", "Relation", "Run", "Screen", "Split", "StudyCoverage"]
+__all__ += [
+    "PairTrees",
+    "Ranked",
+    "Relation",
+    "Run",
+    "ScoreExplanation",
+    "Screen",
+    "Split",
+    "StudyCoverage",
+]
 __all__ += ["evaluate", "explain", "fit", "rank", "why"]
 
 

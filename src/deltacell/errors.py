@@ -44,7 +44,11 @@ class GeneNameError(InputError):
 
 
 class PhenotypeError(InputError):
-    """A requested phenotype that a file does not have."""
+    """A requested phenotype that a file does not have; ``phenotypes`` are those that it has."""
+
+    def __init__(self, what: str, phenotypes: Iterable[str], **more: Any) -> None:
+        self.phenotypes = tuple(phenotypes)
+        super().__init__(what, code="missing-phenotype", phenotypes=self.phenotypes, **more)
 
 
 class StoreError(InputError):

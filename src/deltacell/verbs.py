@@ -38,7 +38,7 @@ from deltacell.report.terminal import Shown, as_html, print_facts
 from deltacell.screen import Genotypes, Screen, Split
 from deltacell.train.compose import MODEL, compose, suited, with_settings
 from deltacell.train.config import MODELS, Config, SplitConfig
-from deltacell.train.data import TrainingData, load_data
+from deltacell.train.data import TrainingData, load_data, sources
 from deltacell.train.predictor import AnyRun, LoadedRun, load_run, load_runs
 from deltacell.train.processes import StopSignals
 from deltacell.train.run import train
@@ -100,7 +100,7 @@ class Run:
                 table[name] = values.double().numpy()
         return table
 
-    def why(self, *genes: str) -> Explanation:
+    def why(self, *genes: str) -> ScoreExplanation:
         return why(self, *genes)
 
     def resume(self, *, progress: bool = True, **settings: Any) -> Run:
@@ -179,10 +179,10 @@ def fit(
     chosen = suited(cell, screen, name)
     chosen |= {f"model.{key}": value for key, value in {**of_model, **options}.items()}
     if epochs is not None:
-        if config.model.fitted and not hasattr(config.model, "epochs"):
+        if config.model.fitted:
             warnings.warn(f"{name} has no epochs; use rounds= for its trees", stacklevel=2)
         else:
-            chosen[f"{'model' if config.model.fitted else 'trainer'}.epochs"] = epochs
+            chosen["trainer.epochs"] = epochs
     chosen |= {"name": PAIRS if model == PAIRS else name, "seed": seed}
     chosen |= {"trainer.progress": progress, **dict(settings or {})}
     chosen |= {} if directory is None else {"directory": str(directory)}
@@ -204,24 +204,35 @@ def _data_of(
     split: Split,
 ) -> tuple[Config, TrainingData]:
     """Return the config and the data of objects, which are saved if they are not on disk."""
-    options = dict(split.options)
-    studies = options.pop("test", []) if split.method == "source" else []
-    drawn = SplitConfig(split.method, split.seed, studies=list(studies), **options)
     objects: dict[str, Cell | Screen] = {"cell": cell, "screen": screen}
     places = {f"data.{kind}": str(_on_disk(one, home, kind)) for kind, one in objects.items()}
-    config = with_settings(config, {"data.synthetic": None, **places, "split": drawn})
+    config = with_settings(config, {"data.synthetic": None, **places})
+    settings = _settings_of(split)
+    if settings is not None:
+        drawn = with_settings(config, {"split": settings})
+        data = load_data(drawn)
+        parts = ("train", "validation", "test")
+        if all(np.array_equal(getattr(data.split, part), getattr(split, part)) for part in parts):
+            return drawn, data
     # A split that its settings do not reproduce, such as one made by hand, is saved.
-    data = load_data(config)
-    parts = ("train", "validation", "test")
-    if all(np.array_equal(getattr(data.split, part), getattr(split, part)) for part in parts):
-        return config, data
-    same = split.on(data.screen, screen)
-    rows = b"".join(getattr(same, part).tobytes() for part in parts)
-    path = home / f"split-{hashlib.sha256(rows).hexdigest()[:12]}"
+    saved_cell, saved_screen = sources(config.data)
+    same = split.on(saved_screen.on(saved_cell), screen)
+    # Two screens can have splits with the same rows.
+    digest = hashlib.sha256(f"{same.screen_checksum} {same.checksum}".encode()).hexdigest()
+    path = home / f"split-{digest[:12]}"
     if not path.exists():
         same.save(path)
     config = with_settings(config, {"split": SplitConfig("saved", split.seed, path=str(path))})
     return config, load_data(config)
+
+
+def _settings_of(split: Split) -> SplitConfig | None:
+    """Return the settings that draw a split; None for a split by names, which has none."""
+    if split.method == "named":
+        return None
+    options = dict(split.options)
+    studies = options.pop("test", []) if split.method == "source" else []
+    return SplitConfig(split.method, split.seed, studies=list(studies), **options)
 
 
 def _on_disk(one: Cell | Screen, home: Path, kind: str) -> Path:
@@ -260,7 +271,7 @@ class Ranked(Ranking, Shown):
     runs: Sequence[LoadedRun] = ()
     genes: Sequence[int] = ()
 
-    def why(self, *genes: str) -> Explanation:
+    def why(self, *genes: str) -> ScoreExplanation:
         return why(self.runs, *genes)
 
     def to_pandas(self) -> pd.DataFrame:
@@ -417,7 +428,7 @@ def _digest(text: str) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation(Shown):
+class ScoreExplanation(Shown):
     """Why a gene set has its score; ``result`` is from `explain_set`."""
 
     result: Mapping[str, Any]
@@ -443,7 +454,7 @@ class Explanation(Shown):
         pages.print_explained_set(self.result)
 
 
-def why(runs: AnyRun | Sequence[AnyRun], *genes: str, weights: str = "best") -> Explanation:
+def why(runs: AnyRun | Sequence[AnyRun], *genes: str, weights: str = "best") -> ScoreExplanation:
     """Explain the score of one gene set: what contributes to it, and the closest measured sets.
 
     ``genes`` are names of any kind, and ``weights`` is for runs given by their directory.
@@ -452,4 +463,4 @@ def why(runs: AnyRun | Sequence[AnyRun], *genes: str, weights: str = "best") -> 
     indices = gene_indices(loaded[0].data.cell.genes, genes)
     if not len(indices):
         raise InputError('no genes; expected: deltacell why RUN "HO STE2"', code="no-gene")
-    return Explanation(explain_set(loaded, indices))
+    return ScoreExplanation(explain_set(loaded, indices))

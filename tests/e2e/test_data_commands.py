@@ -154,8 +154,8 @@ def test_a_phenotype_is_taken_where_a_file_has_it(deltacell, info, small, shared
     (small / "nxn.txt").write_text(sample)
     deltacell("data", "import", "in", "--out", "out", "--unknown", "add", "--phenotype", "fitness")
     screens = info("out")[1]["screens"]
+    assert set(screens) == {"costanzo2016"}
     assert screens["costanzo2016"]["phenotypes"] == {"fitness": 50}
-    assert screens["costanzo2010"]["phenotypes"] == {"interaction": 2}
 
 
 ROW = "YAL001C\tTFC3\tYAL002W\tVPS8\t-0.2\t0.02\t1e-3\n"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from deltacell.cell import Cell, Relation
-from deltacell.evaluate import Bootstrap, baselines, evaluate
+from deltacell.evaluate import Bootstrap, baselines, evaluate_predictions
 from deltacell.screen import Coverage, Genotypes, Screen, Split, StudyCoverage
 
 
@@ -35,7 +35,7 @@ def predictions(cell, screen, split):
 
 @pytest.fixture(scope="session")
 def evaluation(cell, screen, split, predictions):
-    return evaluate(cell, screen, split, predictions, bootstrap=Bootstrap(100))
+    return evaluate_predictions(cell, screen, split, predictions, bootstrap=Bootstrap(100))
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from deltacell.cell import Cell, Genes, Relation
-from deltacell.evaluate import METRICS, Bootstrap, baselines, draw_figures, evaluate
+from deltacell.evaluate import METRICS, Bootstrap, baselines, draw_figures, evaluate_predictions
 from deltacell.evaluate.figures import calibration, residual_by_degree
 from deltacell.evaluate.metrics import Column, replicate_ceiling
 from deltacell.models import Prediction
@@ -99,7 +99,7 @@ def test_level_predictors_chance_and_constants(cell, screen, split, predictions)
     noise = 0.1 * rng.normal(size=(2, len(good)))
     given = {"one": good + noise[0], "twin": good + noise[1], "worse": -good}
     given["near"] = good + noise[0] + 1e-3 * noise[1]
-    result = evaluate(cell, screen, split, given, bootstrap=FEW)
+    result = evaluate_predictions(cell, screen, split, given, bootstrap=FEW)
     # Differences are paired.
     test = result.test
     own, between = test.scores["near"]["pearson"], test.differences["near"]["one"]["pearson"]
@@ -111,10 +111,12 @@ def test_level_predictors_chance_and_constants(cell, screen, split, predictions)
     assert not result.beats("one", "twin")
     rng = np.random.default_rng(5)
     random = {name: rng.normal(size=len(good)) for name in ("a", "b")}
-    verdict = evaluate(cell, screen, split, random, bootstrap=Bootstrap(200)).verdicts[0]
+    verdict = evaluate_predictions(cell, screen, split, random, bootstrap=Bootstrap(200)).verdicts[
+        0
+    ]
     assert (verdict.above_chance, verdict.beats) == (False, ())
     constant = {name: np.zeros(len(good)) for name in ("a", "b")}
-    none = evaluate(cell, screen, split, constant, bootstrap=FEW).verdicts[0]
+    none = evaluate_predictions(cell, screen, split, constant, bootstrap=FEW).verdicts[0]
     assert (none.best, none.above_chance) == (None, False)
     assert "No predictor" in none.sentence
 
@@ -122,7 +124,7 @@ def test_level_predictors_chance_and_constants(cell, screen, split, predictions)
 def test_the_result_is_plain_json_and_the_same_again(evaluation, cell, screen, split, predictions):
     first = json.dumps(evaluation.to_json(), allow_nan=False)
     again, other = (
-        evaluate(cell, screen, split, predictions, bootstrap=Bootstrap(100, seed=seed))
+        evaluate_predictions(cell, screen, split, predictions, bootstrap=Bootstrap(100, seed=seed))
         for seed in (0, 1)
     )
     assert json.dumps(again.to_json()) == first
@@ -140,13 +142,13 @@ def test_rows_beyond_a_threshold_are_a_group_where_two_parts_answer_with_their_s
     truth = torch.tensor(score.astype(float))
     hit = torch.rand(len(truth), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     given = {"two": Prediction(hit * truth, hit=hit, given_hit=truth)}
-    result = evaluate(cell, screen, split, given, bootstrap=FEW, beyond=0.1)
+    result = evaluate_predictions(cell, screen, split, given, bootstrap=FEW, beyond=0.1)
     (far,) = groups(result, "beyond")
     assert far.rows == (np.abs(score) >= np.float32(0.1)).sum() > 0
     assert result.verdicts[-1].group == far.label
     assert result.test.scores["two"]["pearson"].value < 0.99
     assert far.scores["two"]["pearson"].value == pytest.approx(1)
-    nothing = evaluate(cell, screen, split, given, bootstrap=FEW, beyond=99)
+    nothing = evaluate_predictions(cell, screen, split, given, bootstrap=FEW, beyond=99)
     assert not groups(nothing, "beyond")
 
 
@@ -155,7 +157,7 @@ def test_rows_without_a_score_tiny_parts_and_one_class(plain_cell, pairs):
     screen = pairs(np.where(np.arange(40) % 4 == 0, np.nan, score), complete=True)
     split = Split.random(screen, validation=0.1, test=0.6)
     given = baselines(plain_cell, screen, split, ["additive"])
-    result = evaluate(plain_cell, screen, split, given, bootstrap=FEW)
+    result = evaluate_predictions(plain_cell, screen, split, given, bootstrap=FEW)
     known = np.isfinite(screen.column("score")[split.test])
     assert result.test.rows == known.sum() < len(split.test)
     assert len(result.notes) == 1
@@ -164,7 +166,9 @@ def test_rows_without_a_score_tiny_parts_and_one_class(plain_cell, pairs):
     rows, found = np.arange(15), {}
     for n in (2, 4, 5):
         split = Split(rows[n:], rows[:0], rows[:n], "random", 0, screen.checksum)
-        found[n] = evaluate(plain_cell, screen, split, {"m": np.arange(n)}, bootstrap=FEW)
+        found[n] = evaluate_predictions(
+            plain_cell, screen, split, {"m": np.arange(n)}, bootstrap=FEW
+        )
         json.dumps(found[n].to_json(), allow_nan=False)
     tiny, one_class, one_positive = (one.test.scores["m"] for one in found.values())
     assert (tiny["mse"].value, found[2].verdicts[0].best) == (None, None)
@@ -198,8 +202,8 @@ def test_what_cannot_be_evaluated(cell, screen, split, plain_cell, refused):
         ("wrong-predictions", {"m": np.zeros(3)}),
         ("wrong-predictions", {"m": {7: not_finite}}),
     ):
-        refused(code, evaluate, cell, screen, split, predictions)
-    refused("other-genes", evaluate, plain_cell, screen, split, {"m": np.zeros(n)})
+        refused(code, evaluate_predictions, cell, screen, split, predictions)
+    refused("other-genes", evaluate_predictions, plain_cell, screen, split, {"m": np.zeros(n)})
     refused("other-screen", baselines, cell, Screen.synthetic(cell, n=1_400), split)
     refused("no-test-part", baselines, cell, screen, no_test)
     refused("unknown-choice", baselines, cell, screen, split, ["nothing"])

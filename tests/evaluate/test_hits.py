@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from deltacell.cell import Cell
-from deltacell.evaluate import Bootstrap, Zeros, evaluate
+from deltacell.evaluate import Bootstrap, Zeros, evaluate_predictions
 from deltacell.evaluate.evaluation import positives
 from deltacell.evaluate.metrics import Column, Weights, precision_of_first
 from deltacell.models import Prediction
@@ -80,7 +80,9 @@ def hits():
         low, high = both.min(axis=1), both.max(axis=1)
         hit, given_hit = (torch.tensor(table[low, high]) for table in (chance, size))
         truth = Prediction(hit * given_hit, hit=hit, given_hit=given_hit)
-        return zeros, evaluate(cell, screen, split, given(truth), zeros=zeros, bootstrap=FEW)
+        return zeros, evaluate_predictions(
+            cell, screen, split, given(truth), zeros=zeros, bootstrap=FEW
+        )
 
     return split, grid, evaluated
 

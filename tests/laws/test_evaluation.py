@@ -10,7 +10,7 @@ from scipy import stats
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from deltacell.cell import Cell
-from deltacell.evaluate import METRICS, Bootstrap, Estimate, evaluate
+from deltacell.evaluate import METRICS, Bootstrap, Estimate, evaluate_predictions
 from deltacell.evaluate.metrics import Column, Weights, _rank, not_additive
 from deltacell.screen import Genotypes, Screen, Split
 
@@ -300,9 +300,9 @@ def test_the_order_of_the_test_rows_does_not_matter(seed):
     at = np.concatenate([split.train, split.test[order]])
     shuffled = screen.take(at)
     same = replace(split, screen_checksum=shuffled.checksum, unseen=split.unseen[order])
-    first = evaluate(CELL, screen, split, predictions, bootstrap=FEW)
+    first = evaluate_predictions(CELL, screen, split, predictions, bootstrap=FEW)
     turned = {name: values[order] for name, values in predictions.items()}
-    second = evaluate(CELL, shuffled, same, turned, bootstrap=FEW)
+    second = evaluate_predictions(CELL, shuffled, same, turned, bootstrap=FEW)
     np.testing.assert_allclose(numbers(first), numbers(second), atol=1e-9)
 
 
@@ -310,7 +310,10 @@ def test_the_order_of_the_test_rows_does_not_matter(seed):
 @law(10)
 def test_rows_written_again_are_no_further_evidence(seed, often):
     # For metrics that are means over rows, each value and interval stays what it was.
-    results = [evaluate(CELL, *made(seed, 60, times), bootstrap=FEW).groups for times in (1, often)]
+    results = [
+        evaluate_predictions(CELL, *made(seed, 60, times), bootstrap=FEW).groups
+        for times in (1, often)
+    ]
     for once, again in zip(*results, strict=True):
         assert again.rows == often * once.rows
         assert again.gene_sets == once.gene_sets

@@ -46,7 +46,7 @@ FULL = replace(
     device="cpu",
     precision="32",
     propagation={"name": "delta", "explanation": "It is the fastest here."},
-    **dict.fromkeys(("threads", "world_size", "batch_size", "accumulate", "micro_batch"), 2),
+    **dict.fromkeys(("threads", "world_size", "batch_size", "accumulate"), 2),
     **dict.fromkeys(("steps_per_epoch", "epochs", "n_parameters"), 8),
     best=Reached(epoch=1, step=8, file="step-00000008.ckpt", metric="pearson", value=0.25),
     last=Reached(epoch=2, step=16, file="step-00000016.ckpt"),
@@ -88,6 +88,10 @@ class TestRecord:
         error = refused("invalid-record", read_run, tmp_path)
         assert error.where == tmp_path / "run.json"
         assert where in error.what
+
+    def test_a_field_of_an_earlier_version_is_ignored(self, tmp_path):
+        written(tmp_path, micro_batch=4)
+        assert read_run(tmp_path) == FULL
 
     @pytest.mark.parametrize("edit", [("seed", 8), ("colour", "blue"), ("seal", None)])
     def test_an_edit_is_noticed(self, refused, tmp_path, edit):

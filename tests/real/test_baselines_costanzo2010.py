@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from deltacell.cell import Cell
-from deltacell.evaluate import Bootstrap, baselines, evaluate
+from deltacell.evaluate import Bootstrap, baselines, evaluate_predictions
 from deltacell.models.baselines import baseline
 from deltacell.report.evaluate import markdown_evaluation
 from deltacell.screen import Split
@@ -62,7 +62,7 @@ def test_signs_among_hits_the_additive_baseline_and_the_ceiling(read, genes, raw
     assert lists_only_hits(raw)
     cell, split = Cell(genes, []), Split.random(screen, seed=0)
     given = baselines(cell, screen, split, ["additive"])
-    result = evaluate(cell, screen, split, given, repeats=raw, bootstrap=Bootstrap(50))
+    result = evaluate_predictions(cell, screen, split, given, repeats=raw, bootstrap=Bootstrap(50))
     assert result.positives["among"] == "hits"
     assert result.test.labelled == pytest.approx(16_559, abs=20)
     scores = result.test.scores["additive"]

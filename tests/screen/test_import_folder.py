@@ -62,7 +62,7 @@ def test_a_table_of_scores_is_a_screen_and_not_a_network(folder, tmp_path, refus
         pairs__csv="gene1,gene2,score\nYAL001C,YAL002W,-0.5\n",
         triples__tsv="Query\tArray\tepsilon\nYAL001C+YAL002W\tYAL003W\t0.5\n",
     )
-    imported = import_folder(path, phenotype="fitness")
+    imported = import_folder(path)
     assert list(imported.cell.relations) == ["ppi"]
     assert list(imported.screens) == ["pairs", "triples"]
     assert imported.screens["pairs"].column("score").tolist() == [-0.5]
@@ -73,6 +73,22 @@ def test_a_table_of_scores_is_a_screen_and_not_a_network(folder, tmp_path, refus
     assert len(open_screen(tmp_path / "out" / "screens" / "pairs")) == 1
     for name in (None, "other"):
         refused("unknown-screen", open_screen, tmp_path / "out", name)
+
+
+def test_a_screen_without_the_requested_phenotype_is_not_read_as_another(folder, refused):
+    path = folder(
+        pairs__csv="gene1,gene2,score\nYAL001C,YAL002W,-0.5\n",
+        triples__tsv="Query\tArray\tepsilon\nYAL001C+YAL002W\tYAL003W\t0.5\n",
+    )
+    error = refused("missing-phenotype", import_folder, path, phenotype="fitness")
+    assert error.fields["phenotypes"] == ("interaction",)
+    both = "gene1,gene2,score,fitness\nYAL001C,YAL002W,-0.5,0.25\n"
+    (path / "both.csv").write_text(both)
+    imported = import_folder(path, phenotype="fitness")
+    assert list(imported.screens) == ["both"]
+    assert imported.screens["both"].column("score").tolist() == [0.25]
+    assert set(imported.left_alone) == {"pairs.csv", "triples.tsv"}
+    assert list(import_folder(path).screens) == ["both", "pairs", "triples"]
 
 
 def test_a_file_whose_name_is_not_text_is_refused(tmp_path, refused):

@@ -310,6 +310,7 @@ HETERO = "kuzmin2018_hetero"
         ("demo", "schedule", {"min_lr": 1.0}, "conflicting-settings"),
         ("demo", "trainer", {"devices": 100, "nodes": 2}, "conflicting-settings"),
         ("demo", None, {"propagation": "shared", "max_bytes": 9}, "conflicting-settings"),
+        ("demo", None, {"propagation": "stored_edges"}, "unknown-name"),
         ("demo", None, {"name": "a/b"}, "bad-name"),
         ("demo_pairs", None, {"mode": "step"}, "conflicting-settings"),
         ("demo_pairs", "trainer", {"devices": 2}, "conflicting-settings"),

@@ -18,7 +18,7 @@ from deltacell.arrays import Doubles
 from deltacell.bench import process
 from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.evaluate import Estimate, evaluate
+from deltacell.evaluate import Estimate, evaluate_predictions
 from deltacell.profile.record import Status
 from deltacell.screen import Screen, Split
 from deltacell.train.compose import compose
@@ -76,7 +76,7 @@ def run(
             rows.append({"arm": arm, "seed": seed, "weight": weight, "pearson_of_residual": r})
     differences: list[dict[str, Any]] = []
     scores = {}
-    for group in evaluate(cell, screen, parts, predictions).groups:
+    for group in evaluate_predictions(cell, screen, parts, predictions).groups:
         if group.by in ("test", "unseen"):
             about = {"group": group.label, "rows": group.rows, "arm": "true"}
             for other in ("matched", "none", ALONE):

@@ -118,7 +118,10 @@ def import_(
     folder: Annotated[Path, typer.Argument(help="Folder of files, including subfolders.")],
     out: Annotated[Path, option("Output directory, with cell and screens/STUDY.")],
     unknown: Annotated[OnUnknown, option("How to treat unknown genes.")] = OnUnknown.drop,
-    phenotype: Annotated[Phenotype | None, option("Which score to read.")] = None,
+    phenotype: Annotated[
+        Phenotype | None,
+        option("Which score to read; screens without it are skipped."),
+    ] = None,
     columns: Annotated[
         list[str] | None,
         option(

@@ -158,7 +158,7 @@ class Zeros:
         return cls(drawn, there / max(len(drawn), 1), grid.sentence)
 
 
-def evaluate(
+def evaluate_predictions(
     cell: Cell,
     screen: Screen,
     split: Split,

@@ -25,7 +25,7 @@ from deltacell.evaluate.evaluation import (
     Evaluation,
     Zeros,
     check_fit,
-    evaluate,
+    evaluate_predictions,
 )
 from deltacell.evaluate.figures import plot_metric
 from deltacell.evaluate.metrics import Bootstrap
@@ -164,7 +164,7 @@ def evaluate_runs(
         report = bar if progress else lambda what, done, total: None
         predictions, notes = _predict(loaded, data, genotypes, [*names, *baselines], report)
         options["progress"] = report
-        found = evaluate(data.cell, tested.screen, chosen, predictions, **options)
+        found = evaluate_predictions(data.cell, tested.screen, chosen, predictions, **options)
     of_relations: dict[str, tuple[Sequence[str], Floats]] = {}
     for name, run in zip(labels_of(loaded), loaded, strict=True):
         model = run.predictor.model

@@ -147,7 +147,6 @@ class RunRecord:
     epochs: int | None = None
     model: ModelFacts | None = None  # of a network
     propagation: dict[str, Any] | None = None
-    micro_batch: int | None = None
     n_parameters: int | None = None
     best: Reached | None = None
     last: Reached | None = None

@@ -148,7 +148,8 @@ def import_folder(
         built = _Built([source], [f"The genes are from {path.name}."])
     for path, _ in files.of("numbers of genes"):
         files.why[path] = "it is the gene list of the STRING adjacency files next to it"
-    edges, screens = files.read("edges"), files.read("screens", phenotype=phenotype)
+    edges = files.read("edges")
+    screens = files.read_screens(phenotype)
     metabolisms = [read() for _, read in files.of("metabolism", only_one=True)]
     terms = files.read("terms")
     if genes is None or on_unknown == "add":
@@ -282,15 +283,32 @@ class _Files:
     def read(self, gives: str, **options: Any) -> list[Any]:
         return [item for _, read in self.of(gives) for item in read(**options)]
 
+    def read_screens(self, phenotype: str | None) -> list[WrittenScreen]:
+        """Read the screens; a file that lacks the requested phenotype is left alone.
+
+        Raise if all of them lack it, because the import would be without a screen.
+        """
+        screens: list[WrittenScreen] = []
+        lacking: dict[Path, PhenotypeError] = {}
+        for path, read in self.of("screens"):
+            try:
+                screens += read(phenotype=phenotype)
+            except PhenotypeError as error:
+                lacking[path] = error
+                self.why[path] = error.what
+        if lacking and not screens:
+            available = sorted({name for e in lacking.values() for name in e.phenotypes})
+            reasons = [f"{path.name}: {error.what}." for path, error in lacking.items()]
+            what = f"no file has the phenotype '{phenotype}', only {' and '.join(available)}"
+            fix = "\n  ".join([*reasons, f"Choose --phenotype {' or '.join(available)}."])
+            raise PhenotypeError(what, available, where=self.folder, fix=fix)
+        return screens
+
     def _read(self, path: Path, reader: Reader, form: Any, **options: Any) -> Any:
         if self._progress is not None:
             self._progress(path.name, self._done, self._total)
-        try:
-            found = reader.make(form, **options)
-        except PhenotypeError:
-            found = reader.make(form)
         self._done += path.stat().st_size
-        return found
+        return reader.make(form, **options)
 
     def unread(self) -> dict[str, str]:
         return {str(path.relative_to(self.folder)): self.why[path] for path in sorted(self.why)}

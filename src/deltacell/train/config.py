@@ -36,9 +36,7 @@ def one_of(names: str) -> Meta:
     return Meta(pattern=f"^({names.replace(' ', '|')})$")
 
 
-PROPAGATIONS = one_of(
-    "shared delta late auto subgraph edge_mask stored_edges stored_masks device_mask",
-)
+PROPAGATIONS = one_of("shared delta late auto subgraph edge_mask device_mask")
 LOSS_SCHEDULES = one_of("pre_then_post linear_until_uniform linear_until_flipped additive")
 
 

@@ -277,7 +277,7 @@ def chosen_phenotype(asked: str | None, there: Sequence[str], path: Path) -> str
     """Return the requested phenotype, or the first that the file has."""
     if asked not in (None, *there):
         what = f"the file has no phenotype '{asked}', only {' and '.join(there)}"
-        raise PhenotypeError(what, code="missing-phenotype", where=path)
+        raise PhenotypeError(what, there, where=path)
     return asked or there[0]
 
 
