@@ -45,7 +45,7 @@ ACCOUNT = "account.json"
 _NO_GENES = (
     "No file lists the genes, so they are all names in networks and screens; two names of one gene "
     "count as two genes. To resolve names, put a gene file into the folder (for yeast: deltacell "
-    "data get sgd-features --out FOLDER)."
+    "data get sgd-features --unchecked --out FOLDER)."
 )
 _PAGE = "docs/how-to/screen.md"
 _UNKNOWN_FORMAT = (
