@@ -50,16 +50,54 @@ def download(server):
     return Download("a", server.url, "a.bin", "a file")
 
 
-def test_a_first_download_records_its_checksum_and_is_not_fetched_again(
+SHA256 = hashlib.sha256(BODY).hexdigest()
+
+
+def test_a_file_without_a_known_checksum_is_refused_before_it_is_fetched(
+    server,
+    download,
+    tmp_path,
+    refused,
+):
+    refused("no-checksum", get, download, tmp_path)
+    refused("not-a-checksum", get, download, tmp_path, sha256="1234")
+    assert server.ranges == []
+    assert not (tmp_path / "a.bin").exists()
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_a_known_checksum_is_checked(server, download, tmp_path, pinned, refused):
+    download = download._replace(sha256=SHA256 if pinned else "")
+    options = {} if pinned else {"sha256": SHA256.upper()}
+    if pinned:
+        refused("other-checksum", get, download, tmp_path, sha256="0" * 64)
+    server.body = BODY[::-1]
+    refused("wrong-checksum", get, download, tmp_path, **options)
+    assert list(tmp_path.iterdir()) == []
+    # Not even --unchecked accepts another file than the known one.
+    refused("wrong-checksum", get, download, tmp_path, unchecked=True, **options)
+    server.body = BODY
+    path, how = get(download, tmp_path, **options)
+    assert path.read_bytes() == BODY
+    assert how == f"agrees with {'the list of downloads' if pinned else '--sha256'}"
+    assert {p.name for p in tmp_path.iterdir()} == {"a.bin"}
+    path.write_bytes(b"mine")
+    refused("wrong-checksum", get, download, tmp_path, **options)
+    assert path.read_bytes() == b"mine"
+
+
+def test_an_unchecked_download_records_its_checksum_and_is_not_fetched_again(
     server,
     download,
     tmp_path,
     refused,
 ):
     seen = []
-    path, how = get(download, tmp_path, progress=lambda _, d, t: seen.append((d, t)))
-    assert (path.read_bytes(), how) == (BODY, "recorded")
-    assert hashlib.sha256(BODY).hexdigest() in (tmp_path / CHECKSUMS).read_text()
+    path, how = get(
+        download, tmp_path, unchecked=True, progress=lambda _, d, t: seen.append((d, t))
+    )
+    assert (path.read_bytes(), how) == (BODY, f"recorded and not checked: {SHA256}")
+    assert SHA256 in (tmp_path / CHECKSUMS).read_text()
     assert seen[-1] == (len(BODY), len(BODY))
     assert {p.name for p in tmp_path.iterdir()} == {"a.bin", CHECKSUMS}
     assert get(download, tmp_path)[1] == "agrees with the first download"
@@ -82,17 +120,17 @@ def test_a_transfer_cut_off_is_resumed_but_versions_are_never_joined(
     refused,
 ):
     server.hang_up_after = 300_000
-    refused("no-download", get, download, tmp_path)
+    refused("no-download", get, download, tmp_path, unchecked=True)
     assert not (tmp_path / "a.bin").exists()
     server.hang_up_after, server.version = None, version
     server.body = BODY if version == '"one"' else BODY[::-1]
-    assert get(download, tmp_path)[0].read_bytes() == server.body
+    assert get(download, tmp_path, unchecked=True)[0].read_bytes() == server.body
     assert 0 < int(server.ranges[-1].removeprefix("bytes=").rstrip("-")) <= 300_000
     assert {p.name for p in tmp_path.iterdir()} == {"a.bin", CHECKSUMS}
 
 
 def test_without_a_network_or_with_a_damaged_list_it_says_what_to_do(tmp_path, refused):
-    nowhere = Download("a", "http://127.0.0.1:9/a", "a.bin", "a file")
+    nowhere = Download("a", "http://127.0.0.1:9/a", "a.bin", "a file", SHA256)
     error = refused("no-download", get, nowhere, tmp_path)
     assert "no connection" in error.what
     assert f"deltacell data import {tmp_path}" in str(error.fix)
@@ -106,6 +144,8 @@ def test_without_a_network_or_with_a_damaged_list_it_says_what_to_do(tmp_path, r
 def test_every_download_has_a_place_and_a_name_of_its_own():
     assert len({d.file for d in DOWNLOADS.values()}) == len(DOWNLOADS)
     assert all(d.url.startswith("http") and d.about for d in DOWNLOADS.values())
+    assert all(not d.sha256 or re.fullmatch("[0-9a-f]{64}", d.sha256) for d in DOWNLOADS.values())
+    assert sum(bool(d.sha256) for d in DOWNLOADS.values()) >= 4
 
 
 def test_every_network_of_the_experiments_is_offered_or_says_where_it_comes_from():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
 
@@ -55,6 +56,9 @@ def test_the_example_of_a_notebook(made):
     again = run.predict(list(rows["genes"]))
     np.testing.assert_allclose(again["score"], rows["score"], rtol=1e-5)
     pd.testing.assert_frame_equal(again, run.predict(pd.DataFrame(list(rows["genes"]))))
+    pd.testing.assert_frame_equal(
+        again, run.predict(pl.DataFrame(list(rows["genes"]), orient="row"))
+    )
     # A ranking that is there is read.
     changed = top.path.stat().st_mtime_ns
     top = dc.rank(run, sets="pairs", top=10, progress=False)
@@ -74,6 +78,13 @@ def test_public_names_mean_one_thing(made):
     with pytest.warns(DeprecationWarning, match="evaluate_predictions"):
         earlier = dc.evaluate.evaluate
     assert earlier is dc.evaluate.evaluate_predictions
+
+
+def test_a_string_is_no_set(made, refused):
+    cell, *_, run = made
+    refused("not-a-set", run.predict, [cell.genes[0] + cell.genes[1]])
+    refused("not-a-set", run.predict, cell.genes[0])
+    refused("not-a-set", dc.rank, run, [cell.genes[0]], progress=False)
 
 
 def test_a_ranking_knows_the_genes_that_were_ranked(made, tmp_path):

@@ -1,8 +1,13 @@
-"""Resumable downloads of public files, each checked against the checksum of its first download."""
+"""Resumable downloads of public files, each checked against a checksum that is known before.
+
+The checksum is in the list of downloads or given by the user. A file without one is fetched only if
+the user asks for it unchecked; its checksum is then recorded, and later downloads must agree.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +29,7 @@ class Download(NamedTuple):
     url: str
     file: str
     about: str
+    sha256: str = ""  # of the file; empty if its publisher changes it, or it was never seen here
 
 
 _LIST = Path(__file__).with_name("downloads.tsv").read_text(encoding="utf-8")
@@ -52,12 +58,15 @@ def get(
     download: Download,
     folder: str | os.PathLike[str],
     *,
+    sha256: str | None = None,
+    unchecked: bool = False,
     progress: Progress | None = None,
 ) -> tuple[Path, str]:
-    """Download a file unless it exists; return its path and where its checksum comes from.
+    """Download a file unless it exists; return its path and what its checksum agrees with.
 
-    An interrupted download is resumed. The file appears under its name only when it is complete
-    and has the checksum of the first download, which is recorded in the folder.
+    An interrupted download is resumed. The file appears under its name only when it is complete and
+    has the right checksum: that of the list of downloads, `sha256`, or the one that was recorded in
+    the folder when the file was first fetched `unchecked`.
     """
     folder = Path(folder)
     path, list_file = folder / download.file, folder / CHECKSUMS
@@ -65,6 +74,14 @@ def get(
     if not isinstance(recorded, dict):
         fix = "Remove it; the checksums of existing files are then recorded again."
         raise InputError("not a list of checksums", code="damaged", where=list_file, fix=fix)
+    expected, source = _expected(download, sha256, recorded.get(download.file))
+    if expected is None and not unchecked:
+        raise InputError(
+            f"no checksum of '{download.name}' is known, so the download could not be checked",
+            code="no-checksum",
+            fix="Give it with --sha256 if you know it, or use --unchecked to take what "
+            f"{download.url} sends; its checksum is then recorded and checked later.",
+        )
     part = folder / f".{download.file}.part"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -83,11 +100,13 @@ def get(
             f"and run: deltacell data import {folder} --out OUT",
         ) from error
     there = path if path.exists() else part
-    expected = recorded.get(download.file)
-    if expected and sha256_of_file(there) != expected:
+    actual = sha256_of_file(there)
+    if expected is not None and actual != expected:
         part.unlink(missing_ok=True)
-        what = "the file does not have the checksum of the first download"
-        fix = f"It may have changed at its source. Move it, or remove its line in {list_file}."
+        what = f"the file does not have the checksum of {source}: its SHA-256 is {actual}"
+        fix = "It may be damaged, or have changed at its source. Move it away to download it again."
+        if recorded.get(download.file) == expected:
+            fix += f" To accept another version, remove its line in {list_file}."
         raise InputError(what, code="wrong-checksum", where=path, fix=fix)
     there.replace(path)
     unpacked = folder / f"{download.file}.unpacked"
@@ -96,11 +115,30 @@ def get(
         begun = unpacked.with_suffix(".part")
         zipfile.ZipFile(path).extractall(begun)
         begun.rename(unpacked)
-    if download.file in recorded:
-        return path, "agrees with the first download"
-    recorded[download.file] = sha256_of_file(path)
+    if expected is not None:
+        return path, f"agrees with {source}"
+    recorded[download.file] = actual
     write_json(list_file, dict(sorted(recorded.items())), what="the list of checksums")
-    return path, "recorded"
+    return path, f"recorded and not checked: {actual}"
+
+
+def _expected(
+    download: Download,
+    given: str | None,
+    recorded: str | None,
+) -> tuple[str | None, str]:
+    """Return the checksum that a file must have, or None, and where it is from."""
+    if given is not None and not re.fullmatch(r"[0-9a-fA-F]{64}", given):
+        what = f"'{given}' is not a SHA-256, which has 64 hexadecimal digits"
+        raise InputError(what, code="not-a-checksum")
+    wanted = given.lower() if given is not None else None
+    if wanted and download.sha256 and wanted != download.sha256:
+        what = f"the checksum given for '{download.name}' is not that of the list of downloads"
+        fix = f"Expected {download.sha256}; for another version, download it yourself."
+        raise InputError(what, code="other-checksum", fix=fix)
+    if download.sha256:
+        return download.sha256, "the list of downloads"
+    return (wanted, "--sha256") if wanted else (recorded, "the first download")
 
 
 def _fetch(download: Download, part: Path, progress: Progress | None) -> None:

@@ -6,7 +6,6 @@ title lines above its header; an xlsx workbook; or Parquet.
 
 from __future__ import annotations
 
-import codecs
 import csv
 import gzip
 import hashlib
@@ -27,6 +26,7 @@ import polars as pl
 
 from deltacell.arrays import Bools, Doubles, Ints
 from deltacell.errors import InputError, need
+from deltacell.plain_text import INVISIBLE, PlainText, plain_text
 from deltacell.words import count_text
 
 #: Representations of a missing value, in lower case.
@@ -51,7 +51,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d+[.,]?\d*|[.,]\d+)(?:[eE][-+]?\d+)?")
 _DECIMAL_COMMA = r"^[-+\u2212]?\d*,\d+(?:[eE][-+]?\d+)?$"
 _THOUSANDS = r"^[-+]?[1-9]\d{0,2},\d{3}$"
 _PUNCTUATION = re.compile(r"[\W_]+")
-_GENE_KEY = re.compile(r"(?:gene|query|array)\d{0,2}|genes")
+_GENE_KEY = re.compile(r"(?:genes?|query|array)\d{0,2}")
 _KEY = re.compile(rf"{_GENE_KEY.pattern}|score|fitness|weight|p_value|sd|study|split")
 
 Form = TypeVar("Form")
@@ -72,9 +72,9 @@ class Table:
     @classmethod
     def from_memory(cls, table: Any, name: str) -> Table:
         """Return a table in memory, see `frame_of`, as if it were a file with that name."""
-        frame = _as_texts(frame_of(table, name))
+        frame, notes = _visible(_as_texts(frame_of(table, name)))
         sha256 = hashlib.sha256(frame.write_csv().encode()).hexdigest()
-        return cls(frame, np.arange(1, frame.height + 1), Path(name), sha256)
+        return cls(frame, np.arange(1, frame.height + 1), Path(name), sha256, notes=notes)
 
     def __len__(self) -> int:
         return self.frame.height
@@ -89,6 +89,14 @@ class Table:
             wrong |= np.isnan(values)
         self.bad(f"column '{column}' is not a finite number", column, wrong)
         return values
+
+    def check_not_repeated(self, column: str) -> None:
+        """Raise if another column has the same header and other contents."""
+        again = [n for n in self.frame.columns if re.fullmatch(rf"{re.escape(column)} \(\d+\)", n)]
+        if any(not self.frame[name].equals(self.frame[column]) for name in again):
+            what = f"{len(again) + 1} columns are named '{column}' and differ"
+            fix = "Rename them, or remove all but one."
+            raise InputError(what, code="repeated-column", where=self.path, fix=fix, column=column)
 
     def bad(self, kind: str, column: str, wrong: Any) -> None:
         """Record the rows whose field of a column is wrong; `refuse` reports them."""
@@ -209,7 +217,7 @@ class File:
         start = b"" if self.is_workbook else self._start
         if len(start) == _START:
             start = start[: start.rfind(b"\n") + 1] or start  # without an incomplete line
-        lines = as_utf8(start).decode().split("\n", _LOOKED_AT)[:_LOOKED_AT]
+        lines = plain_text(start).utf8.decode().split("\n", _LOOKED_AT)[:_LOOKED_AT]
         return [] if any("\0" in line for line in lines) else lines
 
     @cached_property
@@ -249,16 +257,18 @@ class File:
     def lines(self) -> Table:
         """Return the non-blank lines of a text file as a table with one column ``text``."""
         data, sha256 = open_text(self.path)
+        text = plain_text(data)
         with reading(self.path):
             frame = pl.read_csv(
-                as_utf8(data),
+                text.utf8,
                 has_header=False,
                 separator="\0",
                 quote_char=None,
                 schema={"text": pl.String},
                 raise_if_empty=False,
             )
-        table = Table(frame, np.arange(1, frame.height + 1), self.path, sha256)
+        lines = np.arange(1, frame.height + 1)
+        table = Table(frame, lines, self.path, sha256, notes=text.notes)
         return table.take(frame["text"].is_not_null().to_numpy())
 
     def cells(self, sheet: str) -> Table:
@@ -272,7 +282,8 @@ class File:
         else:
             with reading(self.path):
                 frame = _as_texts(pl.read_parquet(io.BytesIO(data)))
-        return Table(frame, np.arange(1, frame.height + 1), self.path, sha256)
+        frame, notes = _visible(frame)
+        return Table(frame, np.arange(1, frame.height + 1), self.path, sha256, notes=notes)
 
     @property
     def is_workbook(self) -> bool:
@@ -307,14 +318,15 @@ class ColumnNames:
         pairs = [(key.strip().lower(), name.strip()) for key, _, name in split]
         found = cls(dict(pairs))
         whole = all(name and _KEY.fullmatch(key) for key, name in pairs)
-        of_two = len(found.genes) > 1 or "genes" in found.names
+        of_two = len(found.genes) > 1 or any(key.startswith("genes") for key in found.genes)
         if whole and of_two and len(found.names) == len(pairs):
             return found
         raise InputError(
             f"--columns {written!r} is not KEY=COLUMN,KEY=COLUMN with two columns of genes",
             code="bad-columns",
             fix="The keys are gene1, gene2, … or query, array or genes, score or fitness or "
-            "weight, p_value, sd, study, split; each once: gene1=ORF,gene2=Partner,score=S",
+            "weight, p_value, sd, study, split; each once: gene1=ORF,gene2=Partner,score=S. "
+            "A column of genes, genes1, … is split into its names.",
         )
 
     @property
@@ -357,6 +369,17 @@ def _as_texts(frame: pl.DataFrame) -> pl.DataFrame:
     flat = frame.select(column for column in frame if not column.dtype.is_nested())
     texts = flat.with_columns(pl.col(pl.Boolean).cast(pl.Int8)).cast(pl.String)
     return texts.select(pl.all().fill_null("").str.strip_chars())
+
+
+def _visible(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int | str]]:
+    """Return columns of text without invisible characters, and a note on their number."""
+    pattern = f"[{INVISIBLE}]"
+    counts = frame.select(pl.all().str.count_matches(pattern).sum()).fill_null(0)
+    n_invisible = sum(counts.row(0)) if counts.height else 0
+    if not n_invisible:
+        return frame, {}
+    visible = frame.with_columns(pl.all().str.replace_all(pattern, "").str.strip_chars())
+    return visible, PlainText(b"", n_invisible).notes
 
 
 def _numbered(width: int) -> list[str]:
@@ -426,18 +449,6 @@ def reading(path: Path) -> Iterator[None]:
         what = f"the file is truncated or damaged, or cannot be unpacked ({reason})"
         fix = "Download it again, or unpack it first."
         raise InputError(what, code="unreadable", where=path, fix=fix) from error
-
-
-def as_utf8(data: bytes) -> bytes:
-    """Convert text in UTF-8, UTF-16 or Latin-1 to UTF-8 with plain line ends."""
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        data = data.decode("utf-16", errors="replace").encode()
-    data = data.removeprefix(codecs.BOM_UTF8)
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        data = data.decode("cp1252", errors="replace").encode()
-    return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
 def fields_of(line: str, separator: str) -> list[str]:

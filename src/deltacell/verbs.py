@@ -27,6 +27,7 @@ from deltacell.files import write_text
 from deltacell.models.base import Recorded
 from deltacell.predict.ensemble import scorer_of
 from deltacell.predict.explain_set import against_measured, explain_set, gene_facts, known_of
+from deltacell.predict.given_sets import gene_sets_of, line_of_set
 from deltacell.predict.ranking_file import SHOWN, Ranking, read_rows
 from deltacell.predict.request import Request, gene_indices, gene_texts, subject_of
 from deltacell.predict.search import rank_sets, ranks_of_environment
@@ -83,15 +84,14 @@ class Run:
     def predict(self, sets: Iterable[Sequence[str]] | Any) -> pd.DataFrame:
         """Return the predicted score of each gene set, in the screen's unit.
 
-        `sets` are sequences of gene names of any kind, or a data frame with a gene in every column.
+        `sets` are sequences of gene names of any kind, or a data frame with a gene in every column;
+        see `gene_sets_of`.
         The result has the columns ``gene1``, ``gene2``, … (names of the cell), ``score`` and, from
         a two-part predictor, ``hit`` (the probability of a hit) and ``given_hit`` (the expected
         score of a hit).
         """
-        if hasattr(sets, "itertuples"):
-            sets = sets.itertuples(index=False, name=None)
         names = self.loaded.data.cell.genes
-        genes = [gene_indices(names, list(map(str, one))).tolist() for one in sets]
+        genes = [gene_indices(names, one).tolist() for one in gene_sets_of(sets)]
         found, texts = self.loaded.predictor.predict(Genotypes.of(genes)), gene_texts(names)
         table = _frame([[texts[g] for g in one] for one in genes])
         table.columns = [f"gene{i + 1}" for i in range(table.shape[1])]
@@ -394,7 +394,7 @@ def rank(
         scorer = scorer_of(loaded)
         home = loaded[0].record.path / "rankings"
         if not isinstance(sets, str | os.PathLike):
-            lines = "".join(f"{' '.join(map(str, one))}\n" for one in sets)
+            lines = "".join(f"{line_of_set(one)}\n" for one in gene_sets_of(sets))
             sets = _write_text(home / f"sets-{_digest(lines)}.txt", lines)
         request = Request.of_words(str(sets), **options)
         subject = subject_of(loaded, request, weights)

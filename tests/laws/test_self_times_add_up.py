@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import Event, make_trace, named
 
+from deltacell.profile.trace import self_time
 from deltacell.profile.trace.attribution import Attribution
 from deltacell.profile.trace.device import PARTS, critical_stretches
 from deltacell.profile.trace.self_time import nest, timeline
@@ -82,6 +83,62 @@ def test_parents_of_what_nests_are_the_true_ones(events: list[Event]) -> None:
         )
         # Two events of the same bounds cannot be told apart.
         assert found == parent or same, name
+
+
+@given(any_events(), st.integers(0, 3))
+@settings(max_examples=100, deadline=None)
+def test_the_number_of_levels_changes_no_parent(events: list[Event], most: int) -> None:
+    trace = make_trace(events)
+    by_level = nest(trace)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(self_time, "_MANY_LEVELS", most)
+        one_by_one = nest(trace)
+    for name in ("parent", "within", "cut", "self_time"):
+        np.testing.assert_array_equal(getattr(one_by_one, name), getattr(by_level, name))
+
+
+@given(any_events())
+@settings(max_examples=100, deadline=None)
+def test_jumps_to_ancestors_are_steps_to_parents(events: list[Event]) -> None:
+    trace = make_trace(events)
+    nesting = nest(trace)
+    within = nesting.within
+    counted = trace.begin % 2 == 0
+    rows = np.arange(len(trace), dtype=np.int32)
+    times = trace.begin + 20
+    above = self_time.first_open(rows, times, nesting.cut, within)
+    counts = self_time.count_above(counted, within)
+    for row in rows.tolist():
+        place = row
+        while place != NOTHING and nesting.cut[place] <= times[row]:
+            place = int(within[place])
+        assert above[row] == place
+        ancestors = []
+        place = int(within[row])
+        while place != NOTHING:
+            ancestors.append(place)
+            place = int(within[place])
+        assert counts[row] == counted[ancestors].sum()
+
+
+def test_a_deep_stack_takes_few_rounds() -> None:
+    n = 20_000
+    events = [Event("a", i, 2 * (n - i) + 1) for i in range(n)]
+    trace = make_trace(events)
+    nesting = nest(trace)
+    assert nesting.parent.tolist() == [NOTHING, *range(n - 1)]
+    assert (nesting.self_time == 2).sum() == n - 1
+    rounds = 0
+
+    class Counted(np.ndarray):
+        def __getitem__(self, index: object) -> object:
+            nonlocal rounds
+            rounds += 1
+            return super().__getitem__(index)
+
+    parent = nesting.within.view(Counted)
+    assert self_time.count_above(np.ones(n, dtype=bool), parent).max() == n - 1
+    assert rounds < 100
 
 
 LOADER = "enumerate(DataLoader)#_Single.__next__"

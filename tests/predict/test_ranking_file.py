@@ -148,7 +148,7 @@ def test_cytoscape_gets_edges_and_nodes(tmp_path):
     ]
     assert [" ".join(list(n.values())) for n in nodes] == [
         "YA A[b] 2 -0.5 -0.25",
-        'YB =B"2 2 -0.5 -0.25',
+        "YB '=B\"2 2 -0.5 -0.25",
         "YC C 1 -0.25 -0.25",
     ]
 

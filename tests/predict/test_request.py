@@ -67,6 +67,7 @@ def test_the_words_of_options(tmp_path, monkeypatch, refused):
     Path("mine.txt").write_text("A B\n")
     assert Request.of_words("pairs") == Request("pairs")
     assert Request.of_words("with A,B C") == Request("with", given=("A", "B", "C"))
+    assert Request.of_words('with "ARG5,6" HO') == Request("with", given=("ARG5,6", "HO"))
     assert Request.of_words("mine.txt") == Request("file", file=Path("mine.txt"))
     for words in ("triple", ""):
         refused("unknown-sets", Request.of_words, words)
@@ -96,6 +97,18 @@ def test_names_of_any_kind_with_anything_between(tmp_path):
     assert sets_of(tmp_path, text) == [[[0, 1]], [[0, 2, 4]]]
     assert gene_texts(GENES) == ["HO", "STE2", "MATALPHA1", "SPO12", "YBR053C"]
     assert gene_indices(GENES, ["STE2", "HO"]).tolist() == [1, 0]
+
+
+def test_a_first_line_of_known_genes_is_a_set_and_no_mark_hides_a_gene(tmp_path):
+    genes = Genes(["ORF1", "ORF2", "A#1", "ARG5,6"])
+    path = tmp_path / "sets.txt"
+    for text, expected in {
+        "ORF1 ORF2\nORF2 A#1\n": [[0, 1], [1, 2]],
+        "gene1 gene2\nA#1 ORF1\nARG5,6,ORF2\n": [[0, 2], [1, 3]],
+        "\ufeff\u200bORF1 \u202aO\u200bRF2\u202c\n": [[0, 1]],
+    }.items():
+        path.write_text(text)
+        assert [sets.tolist() for sets in read_sets(path, genes)] == [expected]
 
 
 @pytest.mark.parametrize(

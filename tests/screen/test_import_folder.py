@@ -60,7 +60,7 @@ def test_a_table_of_scores_is_a_screen_and_not_a_network(folder, tmp_path, refus
     path = folder(
         ppi__csv="gene1,gene2,weight\nYAL001C,YAL002W,0.5\n",
         pairs__csv="gene1,gene2,score\nYAL001C,YAL002W,-0.5\n",
-        triples__tsv="Query\tArray\tepsilon\nYAL001C+YAL002W\tYAL003W\t0.5\n",
+        triples__tsv="Query 1\tQuery 2\tArray\tepsilon\nYAL001C\tYAL002W\tYAL003W\t0.5\n",
     )
     imported = import_folder(path)
     assert list(imported.cell.relations) == ["ppi"]

@@ -15,6 +15,9 @@ from deltacell.errors import GeneNameError, did_you_mean
 
 OnUnknown = Literal["error", "drop", "add"]
 
+#: Characters of a gene name; what is longer is another text, and is refused.
+LONGEST_NAME = 256
+
 UNKNOWN = -1
 AMBIGUOUS = -2
 
@@ -63,8 +66,8 @@ class Genes(Sequence[str]):
         self.description: tuple[str, ...] = tuple(column("description", description))
         self._index: dict[str, int] = {}
         for i, name in enumerate(self.systematic):
-            if not name or name != name.strip():
-                raise GeneNameError(f"'{name}' is not a gene name", code="bad-gene-name")
+            if not name or name != name.strip() or len(name) > LONGEST_NAME:
+                raise GeneNameError(f"'{name[:80]}' is not a gene name", code="bad-gene-name")
             if self._index.setdefault(name.upper(), i) != i:
                 what = f"two genes have the systematic name '{name}'"
                 raise GeneNameError(what, code="duplicate-gene")
@@ -106,6 +109,10 @@ class Genes(Sequence[str]):
             what = f"'{name}' is ambiguous: it may be {', '.join(map(self.label, candidates))}"
             code, fix = "ambiguous-gene", "Use the systematic name."
         raise GeneNameError(what, code=code, fix=fix)
+
+    def is_known(self, name: str) -> bool:
+        """Whether a name is the systematic name, standard name or alias of one gene or more."""
+        return bool(self._candidates(name))
 
     def label(self, index: int) -> str:
         """Return both names of a gene, as ``YDL227C (HO)``."""

@@ -18,10 +18,18 @@ def get(
         typer.Argument(help="Downloads; if omitted, list all."),
     ] = None,
     out: Annotated[Path, option("Folder for the files.")] = Path("downloads"),
+    sha256: Annotated[str | None, option("Checksum of the file, for a single download.")] = None,
+    unchecked: Annotated[
+        bool,
+        option("Also fetch files whose checksum is unknown, and record it.", "--unchecked"),
+    ] = False,
 ) -> None:
     """Download public files from their official locations.
 
-    Example: deltacell data get sgd-features string-links costanzo2010
+    Every file must have its known checksum. For a file without one, give it with --sha256, or use
+    --unchecked: the checksum is then recorded in the folder, and later downloads must agree.
+
+    Example: deltacell data get string-info string-physical costanzo2010
     """
     from deltacell.download import DOWNLOADS, NETWORKS
     from deltacell.download import get as fetch
@@ -36,15 +44,27 @@ def get(
             what = f"unknown download '{name}'{did_you_mean(name, DOWNLOADS)}"
             fix = f"Choose from: {', '.join(DOWNLOADS)}"
             raise InputError(what, code="unknown-download", fix=fix)
+    if sha256 is not None and len(names or ()) != 1:
+        what = "--sha256 is for a single download"
+        raise InputError(what, code="several-downloads", fix="Name one download at a time.")
     for name in names or ():
         with progress_bar() as report:
-            path, how = fetch(DOWNLOADS[name], out, progress=report)
+            path, how = fetch(
+                DOWNLOADS[name],
+                out,
+                sha256=sha256,
+                unchecked=unchecked,
+                progress=report,
+            )
         console().print(f"{name}: {path} (checksum {how})", markup=False)
     if names:
         console().print(f"Next: deltacell data import {out} --out OUT", markup=False)
     else:
-        rows = [[d.name, d.about, d.file] for d in DOWNLOADS.values()]
-        print_table("downloads", ["name", "contents", "file"], rows)
+        rows = [
+            [d.name, d.about, d.file, "known" if d.sha256 else "unknown"]
+            for d in DOWNLOADS.values()
+        ]
+        print_table("downloads", ["name", "contents", "file", "checksum"], rows)
         for network, place in NETWORKS.items():
             console().print(f"{network}: {place}", markup=False)
 

@@ -92,6 +92,7 @@ def predict(
     Example: deltacell predict runs/demo --sets pairs --html pairs.html
     """
     from deltacell import verbs
+    from deltacell.predict.given_sets import line_of_set
     from deltacell.predict.ranking_file import write_network, write_table
     from deltacell.report.predict import print_ranking, ranking_page
     from deltacell.report.progress import progress_bar
@@ -99,7 +100,7 @@ def predict(
     given = sets
     if sets.split()[:1] == ["with"]:
         runs, more = _runs_and_genes(runs)
-        given = " ".join([sets, *more])
+        given = f"{sets} {line_of_set(more)}"
     name = re.sub(r"[^\w.]+", "-", Path(sets).stem if Path(sets).is_file() else given)
     out = out or Path(f"predicted-{name}.parquet")
     # Detect paths that cannot be written before hours of work.
@@ -157,7 +158,9 @@ def why(
 
 def _runs_and_genes(words: list[str]) -> tuple[list[str], list[str]]:
     """Split words into run directories and genes."""
+    from deltacell.predict.given_sets import words_of_line
+
     # A gene name contains no slash.
     runs = [w for w in words if Path(w, "run.json").is_file() or Path(w).name != w]
     genes = " ".join(word for word in words if word not in runs)
-    return runs, genes.replace(",", " ").split()
+    return runs, words_of_line(genes)

@@ -148,7 +148,7 @@ def write_table(ranking: Path, path: Path) -> None:
     }
     rows = rows.with_columns(pl.col("links").list.eval(links)).with_columns(**single)
     joined = rows.with_columns(pl.col(name).list.join("; ") for name in _LISTS)
-    safe = (pl.col(name).str.replace(_FORMULA, "'$1") for name in (*_LISTS, *single))
+    safe = _without_formulas(pl.col(*_LISTS, *single))
     table = joined.with_columns(safe).select("end", "rank", *single, *SCHEMA.names[2:])
     with written(path, "the table") as temporary:
         if suffix != ".xlsx":
@@ -165,11 +165,16 @@ def write_table(ranking: Path, path: Path) -> None:
         book.save(temporary)
 
 
+def _without_formulas(texts: pl.Expr) -> pl.Expr:
+    return texts.str.replace(_FORMULA, "'$1")
+
+
 def write_network(ranking: Path, edges: Path, nodes: Path) -> None:
     """Write a ranking as two tables for Cytoscape: its edges and its nodes.
 
     Every two genes of a ranked set are joined by an edge ``predicted``, and by edges named after
-    the relations that connect them. A node has the number and scores of its ranked sets.
+    the relations that connect them. A node has the number and scores of its ranked sets. A text
+    that a spreadsheet would take for a formula is preceded by an apostrophe, in both tables alike.
     """
     rows = read_rows(ranking)
     columns = ["end", "rank", "score", "spread", "status"]
@@ -190,4 +195,7 @@ def write_network(ranking: Path, edges: Path, nodes: Path) -> None:
     table = pl.DataFrame([*found, *known], schema, orient="row")
     for path, frame in ((edges, table), (nodes, described)):
         with written(path, "the table") as temporary:
-            frame.write_csv(temporary, separator="\t")
+            frame.with_columns(_without_formulas(pl.col(pl.String))).write_csv(
+                temporary,
+                separator="\t",
+            )

@@ -18,7 +18,9 @@ from deltacell.arrays import Bools, Ints
 from deltacell.cell import Cell, Genes
 from deltacell.errors import GeneNameError, InputError, did_you_mean
 from deltacell.models.baselines.gene_sets import GeneOrder
+from deltacell.plain_text import without_invisible
 from deltacell.predict.gene_sets import Combinations, GeneSets, Listed, Pairs, Scored
+from deltacell.predict.given_sets import words_of_line
 from deltacell.predict.ranking_file import HIGHEST, LOWEST
 from deltacell.predict.status import LINKED, STATUSES, UNTESTED, Linkage, Statuses, phenotypes_of
 from deltacell.profile.record import CHECKPOINTS
@@ -84,7 +86,7 @@ class Request:
         status: str | None = None,
         **options: Any,
     ) -> Request:
-        words = sets.replace(",", " ").split()
+        words = words_of_line(sets)
         if words[:1] == [WITH]:
             options |= {"sets": WITH, "given": tuple(words[1:])}
         elif sets in (PAIRS, TRIPLES):
@@ -149,22 +151,26 @@ _HEADER = re.compile(r"(genes?|names?|orf|systematic|query|array)([ _]?(name|id|
 def read_sets(path: Path, genes: Genes) -> list[Ints]:
     """Return the distinct sets of a file: for each size, from the smallest, [m, size] ascending.
 
-    There is one set per line, with tabs, commas or spaces between names; a header, blank lines and
-    comments after a ``#`` are skipped.
+    There is one set per line, see `words_of_line`; blank lines, comments and a header are skipped.
+    A first line that names a gene of the cell is no header.
     """
     if not path.is_file():
         raise InputError("no such file", code="no-such-file", where=path)
     text = open_text(path)[0].decode("utf-8-sig", "replace")
     if "\0" in text or "\ufffd" in text:
         raise InputError("not a text file in UTF-8", code="not-text", where=path)
-    is_first, by_size = True, dict[int, list[Ints]]()
-    for line, whole in enumerate(text.splitlines(), 1):
-        split = re.split(r"[\s,;]+", whole.partition("#")[0])
-        words = [stripped for word in split if (stripped := word.strip("\"'"))]
-        is_header = is_first and all(map(_HEADER.fullmatch, words))
+    visible = without_invisible(text)
+
+    is_first = True
+    by_size: dict[int, list[Ints]] = {}
+    for line, whole in enumerate(visible.splitlines(), 1):
+        words = words_of_line(whole, genes.is_known)
+        is_header = (
+            is_first and all(map(_HEADER.fullmatch, words)) and not any(map(genes.is_known, words))
+        )
         if words and not is_header:
-            found = gene_indices(genes, words, path, line)
-            by_size.setdefault(len(found), []).append(np.sort(found))
+            indices = gene_indices(genes, words, path, line)
+            by_size.setdefault(len(indices), []).append(np.sort(indices))
         is_first = is_first and not words
     if not by_size:
         what = "the file has no gene sets; write one per line, such as HO STE2"

@@ -39,7 +39,10 @@ def read_phases(folder: str | os.PathLike[str]) -> pl.DataFrame:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        fix = "Phases are recorded with profiler.phases=true, which is the default."
+        fix = (
+            "A predictor that is fitted in one call, such as boosted trees, has no steps and so no "
+            "phases. A network records them unless profiler.phases=false."
+        )
         raise InputError("this run has no phases", code="no-phases", where=folder, fix=fix)
     parts = [_read_part(file) for file in sorted(folder.glob("rank*-attempt*-part*.parquet"))]
     rows = pl.concat([pl.DataFrame(schema=COLUMNS), *parts]).sort("attempt", "rank", "begin_s")

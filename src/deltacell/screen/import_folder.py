@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,13 +19,16 @@ from deltacell import store
 from deltacell.cell import Cell, Genes
 from deltacell.cell.genes import UNKNOWN, OnUnknown
 from deltacell.cell.readers import CELL_READERS, networks
+from deltacell.cell.readers.damage import damaged_names
 from deltacell.cell.readers.features import NoFeatureError
-from deltacell.cell.readers.names import Reader, in_capitals
+from deltacell.cell.readers.names import Reader, in_capitals, is_systematic
+from deltacell.cell.readers.networks import NamedEdges
 from deltacell.counts import Source
 from deltacell.errors import InputError, PhenotypeError
 from deltacell.files import write_json
 from deltacell.screen.readers import SCREEN_READERS, tables
-from deltacell.screen.readers.written import WrittenScreen
+from deltacell.screen.readers.joined import IsKnown, may_be_joined, several_genes
+from deltacell.screen.readers.written import JOINED_NAMES, WrittenScreen
 from deltacell.screen.screen import Screen
 from deltacell.screen.split import Split
 from deltacell.table import ColumnNames, File
@@ -41,7 +45,7 @@ ACCOUNT = "account.json"
 _NO_GENES = (
     "No file lists the genes, so they are all names in networks and screens; two names of one gene "
     "count as two genes. To resolve names, put a gene file into the folder (for yeast: deltacell "
-    "data get sgd-features --out FOLDER)."
+    "data get sgd-features --unchecked --out FOLDER)."
 )
 _PAGE = "docs/how-to/screen.md"
 _UNKNOWN_FORMAT = (
@@ -49,6 +53,18 @@ _UNKNOWN_FORMAT = (
     "header such as gene1,gene2,score (a screen), gene1,gene2,weight (a network), gene,fitness "
     f"(a feature) or gene,term (an annotation): {_PAGE}"
 )
+
+
+# By the key of a note of a source.
+_WARNINGS = {
+    "spreadsheet_damage": "names that a spreadsheet has changed, in rows that were dropped: {}.",
+    JOINED_NAMES: "names of several genes in one field are split only with --columns (keys genes1, "
+    "genes2, …), because the table has another column of genes; rows were dropped. Names: {}.",
+    "invisible_characters_removed": "{} invisible characters were removed.",
+    "characters_in_another_encoding": "{} characters in another encoding than the rest were read "
+    "as Windows-1252; check names with special characters.",
+    "unreadable_characters": "{} characters could not be read and are now \ufffd.",
+}
 
 
 @dataclass(frozen=True)
@@ -93,19 +109,20 @@ class Imported:
     def load(cls, path: str | os.PathLike[str]) -> Imported:
         path = Path(path)
         meta = store.read(path, "import").meta
+        cell = Cell.load(path / "cell")
         return cls(
-            Cell.load(path / "cell"),
+            cell,
             {name: Screen.load(path / "screens" / Path(name).name) for name in meta["screens"]},
             {left["file"]: left["why"] for left in meta["left_alone"]},
             meta["notes"],
-            {name: read_parts(path / "splits" / name) for name in meta.get("splits", ())},
+            {n: read_parts(path / "splits" / n, cell.genes) for n in meta.get("splits", ())},
         )
 
 
-def read_parts(path: str | os.PathLike[str]) -> Parts:
-    """Return the gene sets and their parts from an imported split or a table."""
+def read_parts(path: str | os.PathLike[str], genes: Genes) -> Parts:
+    """Return the gene sets and their parts from an imported split or a table of these genes."""
     if not Path(path).is_dir():
-        parts: Parts = tables.split_reader.read(path)[0]
+        parts: Parts = tables.split_reader.read(path, is_known=genes.is_known)[0]
         return parts
     sets = store.read(path, "parts").parts["sets"]
     return sets["genes"].to_pylist(), sets["part"].to_pylist()
@@ -149,14 +166,14 @@ def import_folder(
     for path, _ in files.of("numbers of genes"):
         files.why[path] = "it is the gene list of the STRING adjacency files next to it"
     edges = files.read("edges")
-    screens = files.read_screens(phenotype)
+    is_known = _known_names(genes, edges)
+    screens = files.read_screens(phenotype, is_known)
     metabolisms = [read() for _, read in files.of("metabolism", only_one=True)]
     terms = files.read("terms")
     if genes is None or on_unknown == "add":
         genes = Genes([]) if genes is None else genes
         named = [n for written in (*edges, *metabolisms, *screens) for n in written.gene_names]
-        missing = (n for n, i in zip(named, genes.resolve(named), strict=True) if i == UNKNOWN)
-        genes = genes.extended(in_capitals(name.strip()) for name in missing)
+        genes = genes.extended(_new_genes(genes, named))
     if not len(genes):
         unread = [f"{file}: {why}" for file, why in files.unread().items()]
         fix = "\n  ".join([*unread[:5], "`deltacell data get` downloads networks and screens."])
@@ -182,18 +199,54 @@ def import_folder(
     for one in screens:
         by_study.setdefault(one.study, []).append(one.on(genes, policy))
     studies = {study: Screen.concat(parts) for study, parts in sorted(by_study.items())}
-    splits = _named_splits(screens, files.read("parts"), studies)
+    splits = _named_splits(screens, files.read("parts", is_known=genes.is_known), studies)
     notes = built.notes
     for one in screens:
         if one.reader == tables.reader.name:
             said = f"{one.path.name} was read as a screen of {len(one):,} genotypes. If it is a "
             notes.append(f"{said}network, rename its number column to weight.")
+    sources = [*built.sources, *(source for study in studies.values() for source in study.sources)]
+    notes += [f"{source.file}: {note}" for source in sources for note in _warnings(source)]
     notes += [f"{name} has a split of its own: train with split.method=named." for name in splits]
     if not cell.relations:
         notes.append("There is no network; see docs/how-to/networks.md for the formats.")
     if not studies:
         notes.append(f"There is no screen; see {_PAGE} for the formats.")
     return Imported(cell, studies, files.unread(), notes, splits)
+
+
+def _warnings(source: Source) -> Iterator[str]:
+    """Yield what a reader of a file should look at, in words."""
+    for key, about in _WARNINGS.items():
+        if key in source.notes:
+            value = source.notes[key]
+            yield about.format(f"{value:,}" if isinstance(value, int) else value)
+
+
+def _new_genes(genes: Genes, names: Sequence[str]) -> list[str]:
+    """Return the names that become genes: unknown ones that are neither damaged nor several."""
+    not_genes = set(damaged_names(Counter(names)))
+    given = {name.strip().upper() for name in names}
+
+    def is_gene(name: str) -> bool:
+        # A name of several genes is itself among the names.
+        is_single = not may_be_joined(name)
+        is_given = is_single and name.upper() in given
+        return is_given or genes.is_known(name) or is_systematic(name)
+
+    not_genes.update(several_genes(set(names), is_gene))
+    unknown = (n for n, i in zip(names, genes.resolve(names), strict=True) if i == UNKNOWN)
+    return [in_capitals(name.strip()) for name in unknown if name not in not_genes]
+
+
+def _known_names(genes: Genes | None, edges: Sequence[NamedEdges]) -> IsKnown | None:
+    """Return whether a name is a gene, by the list of genes or the networks; None without both."""
+    if genes is not None:
+        return genes.is_known
+    if not edges:
+        return None
+    names = {name.strip().upper() for written in edges for name in written.gene_names}
+    return lambda name: name.upper() in names
 
 
 @dataclass
@@ -283,7 +336,7 @@ class _Files:
     def read(self, gives: str, **options: Any) -> list[Any]:
         return [item for _, read in self.of(gives) for item in read(**options)]
 
-    def read_screens(self, phenotype: str | None) -> list[WrittenScreen]:
+    def read_screens(self, phenotype: str | None, is_known: IsKnown | None) -> list[WrittenScreen]:
         """Read the screens; a file that lacks the requested phenotype is left alone.
 
         Raise if all of them lack it, because the import would be without a screen.
@@ -292,7 +345,7 @@ class _Files:
         lacking: dict[Path, PhenotypeError] = {}
         for path, read in self.of("screens"):
             try:
-                screens += read(phenotype=phenotype)
+                screens += read(phenotype=phenotype, is_known=is_known)
             except PhenotypeError as error:
                 lacking[path] = error
                 self.why[path] = error.what

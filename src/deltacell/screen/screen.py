@@ -435,7 +435,7 @@ class Screen(store.Storable):
             path = Path(folder) / f"{study}.tsv"
             table.fill_nan(None).write_csv(path, separator="\t", null_value="NA")
             try:
-                [written] = tables.reader.read(path)
+                [written] = tables.reader.read(path, is_known=cell.genes.is_known)
                 screen: Screen = written.on(cell.genes, on_unknown)
             except InputError as error:
                 # The first line of the file is the header, and rows are counted from 0.

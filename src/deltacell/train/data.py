@@ -164,7 +164,9 @@ def make_split(screen: Screen, config: SplitConfig, imported: Path | None = None
     if where is None:
         what = f"split.method={config.method} requires {'split.file' if named else 'split.path'}"
         raise InputError(what, code="no-split")
-    return Split.named(screen, *read_parts(Path(where))) if named else Split.load(where, screen)
+    if named:
+        return Split.named(screen, *read_parts(where, screen.genes))
+    return Split.load(where, screen)
 
 
 def sources(config: DataConfig) -> tuple[Cell, Screen]:

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from deltacell.screen.readers import SCREEN_READERS
+from deltacell.screen.readers.joined import Joins
 from deltacell.screen.readers.written import GeneColumn, deleted_genes
 from deltacell.table import File, Table
 
@@ -235,7 +236,7 @@ def test_hits(write, texts, genes):
 )
 def test_strain_tells_genes_and_perturbations(strain, allele, genes, perturbations):
     table = Table(pl.DataFrame({"strain": [strain], "allele": [allele]}), np.ones(1), Path(), "")
-    deleted = deleted_genes(table, [GeneColumn("strain", "query", True, "allele")])
+    deleted = deleted_genes(table, [GeneColumn("strain", "query", True, "allele", Joins.always)])
     assert deleted["name"].to_list() == genes.split()
     assert deleted["perturbation"].to_list() == perturbations.split()
 

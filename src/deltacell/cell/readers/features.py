@@ -140,7 +140,7 @@ def feature_of(
     table, values = table.take(~blank), values[~blank]
     names, lines = table.frame[gene], table.lines
     index = resolve_strains(genes, names)
-    dropped, unresolved = account_for_names(names, index, on_unknown, table.path, lines)
+    dropped, unresolved = account_for_names(genes, names, index, on_unknown, table.path, lines)
     known = index >= 0
     varies = np.array([len(np.unique(one[~np.isnan(one)])) > 1 for one in values[known].T])
     if not known.any():

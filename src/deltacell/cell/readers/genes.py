@@ -115,7 +115,8 @@ def _genes(
         "gene given before": int(named.sum()) - len(genes),
     }
     counts = Counts(len(genes) + sum(left_out.values()), len(genes), left_out)
-    source = Source(table.path.name, table.sha256, reader, counts, "genes", notes or {})
+    all_notes = {**table.notes, **(notes or {})}
+    source = Source(table.path.name, table.sha256, reader, counts, "genes", all_notes)
     return genes, source
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,8 @@ import numpy as np
 import polars as pl
 
 from deltacell.arrays import Ints
-from deltacell.cell.genes import AMBIGUOUS, UNKNOWN, Genes
+from deltacell.cell.genes import AMBIGUOUS, LONGEST_NAME, UNKNOWN, Genes
+from deltacell.cell.readers.damage import damaged_names, note_on_damage
 from deltacell.counts import AMBIGUOUS_NAME, UNKNOWN_GENE
 from deltacell.errors import GeneNameError, InputError
 from deltacell.table import ColumnNames, File, Sheet, Table
@@ -32,6 +34,7 @@ HEADERS: dict[str, Any] = tomllib.loads(
 DELETED = r"(?i)^[\u0394\u2206](?=\w)|(?:[-_ ]?[\u0394\u2206\u03b4]|[-_ ]delta)?(?:::\w+)?$"
 
 _NAMED_AT_MOST = 5
+_SHOWN = 80  # characters of a name in a note
 _SYSTEMATIC = re.compile(r"(Y[A-P][LR]\d{3}[WC](-[A-Z0-9]+)?|Q0\d{3}|R\d{4}[WC])", re.IGNORECASE)
 _PARTS = {
     "TAIL": "(strain|systematic|orf|locus|tag|symbol|gene|name|id)*",
@@ -123,10 +126,16 @@ def in_capitals(name: str) -> str:
 
 
 def names_in(table: Table, column: str) -> pl.Series:
-    """Return a column of gene names; an empty one is bad."""
+    """Return a column of gene names; an empty one, or one that is too long, is bad."""
     names = table.frame[column]
     table.bad(f"no gene name in column '{column}'", column, names == "")
+    check_lengths(table, column)
     return names
+
+
+def check_lengths(table: Table, column: str, longest: int = LONGEST_NAME) -> None:
+    too_long = table.frame[column].str.len_chars() > longest
+    table.bad(f"a name of more than {longest} characters", column, too_long)
 
 
 def resolve_strains(genes: Genes, names: pl.Series) -> Ints:
@@ -139,6 +148,7 @@ def resolve_strains(genes: Genes, names: pl.Series) -> Ints:
 
 
 def account_for_names(
+    genes: Genes,
     names: pl.Series,
     index: Ints,
     on_unknown: OnUnresolved,
@@ -149,7 +159,7 @@ def account_for_names(
 
     With the policy ``error``, raise if there are any.
     """
-    bad, notes = np.flatnonzero(index < 0), unresolved_notes(names, index)
+    bad, notes = np.flatnonzero(index < 0), unresolved_notes(names, index, genes)
     if on_unknown == "error" and len(bad):
         line = None if lines is None else int(lines[bad[0]])
         raise names_not_found(notes, f"{len(bad):,} of {len(index):,} rows", path, line)
@@ -177,8 +187,12 @@ def text_of_notes(notes: Mapping[str, str]) -> str:
     return "; ".join(f"{why.replace('_', ' ')}: {names}" for why, names in notes.items())
 
 
-def unresolved_notes(names: pl.Series, index: Ints) -> dict[str, str]:
-    """Return the names that were not found, ignoring case, the most frequent first."""
+def unresolved_notes(names: pl.Series, index: Ints, genes: Genes) -> dict[str, str]:
+    """Return the names that were not found, ignoring case, the most frequent first.
+
+    Names that a spreadsheet has damaged are named once more, with their number and the gene of the
+    cell that they probably were.
+    """
     notes = {}
     for why, code in (("unknown_genes", UNKNOWN), ("ambiguous_gene_names", AMBIGUOUS)):
         written = names.cast(pl.String).filter(pl.Series(index == code)).rename("name").to_frame()
@@ -189,6 +203,12 @@ def unresolved_notes(names: pl.Series, index: Ints) -> dict[str, str]:
         )
         if len(counted):
             more = len(counted) - _NAMED_AT_MOST
-            notes[why] = ", ".join(counted[:_NAMED_AT_MOST])
+            notes[why] = ", ".join(name[:_SHOWN] for name in counted[:_NAMED_AT_MOST])
             notes[why] += f" and {more:,} more" if more > 0 else ""
-    return notes
+    if not notes:
+        return {}
+    written = names.cast(pl.String).rename("name").to_frame()
+    damaged = damaged_names(dict(written.group_by("name").len().iter_rows()))
+    unknown = set(written["name"].filter(pl.Series(index == UNKNOWN)))
+    of_unknown = Counter({name: n for name, n in damaged.items() if name in unknown})
+    return notes | note_on_damage(of_unknown, genes)

@@ -21,6 +21,7 @@ from deltacell.cell.readers.names import (
     OnUnresolved,
     Reader,
     account_for_names,
+    check_lengths,
     is_systematic,
     names_in,
     pattern,
@@ -71,7 +72,7 @@ class NamedEdges:
         worst = np.where((source == -1) | (target == -1), -1, np.minimum(source, target))
         first = frame["source"].zip_with(pl.Series(source == worst), frame["target"])
         lines, found = frame["line"].to_numpy(), worst >= 0
-        dropped, _ = account_for_names(first, worst, on_unknown, self.path, lines)
+        dropped, _ = account_for_names(genes, first, worst, on_unknown, self.path, lines)
         weight = frame["weight"].to_numpy()[found] if "weight" in frame.columns else None
         edges = self.name, source[found], target[found], weight
         relation = Relation.from_edges(*edges, n_genes=len(genes), directed=self.directed)
@@ -79,7 +80,7 @@ class NamedEdges:
         reasons = {**self.left_out, **dropped, **relation.counts.dropped}
         relation.counts = Counts(read, relation.n_edges, reasons)
         names = pl.concat([frame["source"], frame["target"]])
-        unresolved = unresolved_notes(names, np.concatenate([source, target]))
+        unresolved = unresolved_notes(names, np.concatenate([source, target]), genes)
         file = self.path.name, self.sha256, self.reader
         return relation, Source(*file, relation.counts, self.name, {**self.notes, **unresolved})
 
@@ -92,12 +93,17 @@ def _reader(name: str, find: Find, make: Callable[[Table], _Made]) -> Reader:
     def read(table: Table) -> list[NamedEdges]:
         file = table.path, table.sha256, name
         made = [
-            NamedEdges(relation, frame, *file, **facts) for relation, frame, facts in make(table)
+            NamedEdges(relation, frame, *file, **_with_notes(table, facts))
+            for relation, frame, facts in make(table)
         ]
         table.refuse()
         return made
 
     return table_reader(name, "edges", find, read)
+
+
+def _with_notes(table: Table, facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {**facts, "notes": {**table.notes, **facts.get("notes", {})}}
 
 
 def _frame(table: Table, source: pl.Series, target: pl.Series, **columns: Any) -> pl.DataFrame:
@@ -302,6 +308,9 @@ def edges_of(
     source, target, *weight = columns
     for column in (source, target):
         table.bad(f"no gene name in column '{column}'", column, is_missing(table.frame[column]))
+        check_lengths(table, column)
+    for column in weight:
+        table.check_not_repeated(column)
     numbers = {"weight": table.numbers(weight[0])} if weight else {}
     table.refuse()
     frame = _frame(table, table.frame[source], table.frame[target], **numbers)

@@ -41,7 +41,7 @@ class WrittenMetabolism(NamedTuple):
         """Return the metabolism of a cell with the given genes; the counts are of genes."""
         names = pl.Series(self.gene_names, dtype=pl.String)
         index = genes.resolve(names)
-        dropped, unresolved = account_for_names(names, index, on_unknown, self.path)
+        dropped, unresolved = account_for_names(genes, names, index, on_unknown, self.path)
         counts = Counts(len(names), int((index >= 0).sum()), dropped)
         notes = {**self.notes, **unresolved}
         source = Source(self.path.name, self.sha256, reader.name, counts, "metabolism", notes)

@@ -62,7 +62,7 @@ class NamedTerms:
             found = genes.resolve(names[row].split("|"))
             index[row] = next((i for i in found if i >= 0), index[row])
         lines, known, path = pairs["line"].to_numpy(), index >= 0, self.table.path
-        dropped, unresolved = account_for_names(first, index, on_unknown, path, lines)
+        dropped, unresolved = account_for_names(genes, first, index, on_unknown, path, lines)
         terms, code = np.unique(pairs["term"].filter(pl.Series(known)), return_inverse=True)
         named, id_of = terms.tolist(), dict(zip(pairs["term"], pairs["id"], strict=True))
         facts: dict[str, Any] = {"n_genes": len(genes), "ids": [id_of[term] for term in named]}

@@ -228,7 +228,9 @@ def _vote_columns(votes: Floats) -> Floats:
         both / (both_n + _FEW_BOTH),
         both_n,
     ]
-    return np.stack(columns, axis=2).reshape(len(votes), -1)
+    # The width is stated, since it cannot be inferred if there are no pairs.
+    n_relations = votes.shape[1]
+    return np.stack(columns, axis=2).reshape(len(votes), n_relations * len(columns))
 
 
 def _residual_votes(
@@ -263,7 +265,7 @@ def _set_vote_columns(
     expected = rest[:, None] + around[sets.genes]
     scores, voters = sets.total(votes[..., 0] - votes[..., 1] * expected), sets.total(votes[..., 1])
     columns = np.stack([scores / (voters + _FEW_VOTERS), voters], axis=2)
-    return columns.reshape(len(sets), -1).astype(np.float32)
+    return columns.reshape(len(sets), 2 * votes.shape[1]).astype(np.float32)
 
 
 def _votes_of_alike(known: Known, pairs: GenePairs) -> Floats:

@@ -12,6 +12,7 @@ from deltacell.arrays import Bools, Ints
 from deltacell.profile.trace.attribution import Attribution, RanksAttribution
 from deltacell.profile.trace.device import PARTS, device_part
 from deltacell.profile.trace.host import Category
+from deltacell.profile.trace.self_time import count_above
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 from deltacell.words import short_name
 
@@ -140,12 +141,7 @@ def _kept(rank: Attribution, rows: Ints) -> Bools:
 
 
 def _depths(rank: Attribution, rows: Ints, kept: Bools) -> Ints:
-    depth = np.zeros(len(rows), dtype=np.int64)
-    above = rank.nesting.within[rows]
-    while (inside := above >= 0).any():
-        depth[inside] += kept[above[inside]]
-        above = np.where(inside, rank.nesting.within[above], NOTHING)
-    return depth
+    return count_above(kept, rank.nesting.within)[rows]
 
 
 def _bounded(bars: pl.DataFrame, most: int) -> pl.DataFrame:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from deltacell.errors import InputError
+from deltacell.profile.trace.clock import without_jumps
 from deltacell.profile.trace.decode import BETWEEN, Decoder, Table
 from deltacell.profile.trace.trace import Kind, Trace, merge_cycles
 from deltacell.words import Progress, count_text
@@ -39,6 +40,9 @@ def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None
         fix = " ".join(notices) or "Check the profiler's schedule and record again."
         what = "the trace has no event with a duration"
         raise InputError(what, code="no-events", where=path, fix=fix)
+    times = without_jumps(fields["begin"], fields["duration"])
+    fields |= {"begin": times.begin, "duration": times.duration}
+    notices += tuple(_jump_notice(seconds / 1e9) for seconds in times.removed)
     about = decoder.about
     fields["origin"] += _int(about, "baseTimeNanoseconds") or 0
     settings = ("record_shapes", "with_stack", "profile_memory")
@@ -201,6 +205,13 @@ def _warnings(decoder: Decoder, table: Table) -> Iterator[str]:
     for why, count in table.left_out.items():
         if count:
             yield f"{count_text(count, 'event was', 'events were')} left out: {why}."
+
+
+def _jump_notice(seconds: float) -> str:
+    return (
+        f"The clock jumped: nothing begins or ends for {seconds:,.0f} s, many times longer than "
+        "the rest of the trace. This time was left out."
+    )
 
 
 _RANK = re.compile(r"(?<![a-z])(?:rank|worker)[_-]?(\d{1,7})(?![0-9])", re.I)

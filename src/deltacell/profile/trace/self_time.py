@@ -17,6 +17,8 @@ import numpy as np
 from deltacell.arrays import Bools, Indices, Ints, distinct, offsets_of
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
+_MANY_LEVELS = 1_000  # with more, going through events is faster than going through levels
+
 
 @dataclass(frozen=True, eq=False)
 class Nesting:
@@ -69,6 +71,42 @@ def climb(climbs: Bools, parent: Indices) -> Indices:
     return place
 
 
+def count_above(counted: Bools, parent: Indices) -> Ints:
+    """Return how many of each event's ancestors are counted, [events]."""
+    is_root = parent < 0
+    total = np.where(is_root, 0, counted[parent]).astype(np.int64)
+    # The ancestor up to which `total` counts; a root stays, and what is above it counts 0.
+    reached = np.where(is_root, np.arange(len(parent), dtype=np.int32), parent)
+    while not np.array_equal(further := reached[reached], reached):
+        total += total[reached]
+        reached = further
+    return total
+
+
+def first_open(rows: Indices, times: Ints, end: Ints, parent: Indices) -> Indices:
+    """Return the nearest of each row and its ancestors that ends after a time, or `NOTHING`.
+
+    Ancestors must not end before what is in them. Each of ``log2(depth)`` rounds halves the
+    distance that is left, so deep stacks take as long as shallow ones with as many events.
+    """
+    # The last entry stands for no event, and never ends.
+    ends = np.append(end, np.iinfo(np.int64).max)
+    none = np.int32(len(end))
+    jump = np.append(np.where(parent >= 0, parent, none), none).astype(np.int32)
+    jumps = []
+    while (jump != none).any():
+        jumps.append(jump)
+        jump = jump[jump]
+    place = np.where(rows >= 0, rows, none).astype(np.int32)
+    for far in reversed(jumps):
+        above = far[place]
+        place = np.where(ends[above] <= times, above, place)
+    has_ended = ends[place] <= times
+    nearest = jumps[0] if jumps else np.full(len(ends), none)
+    place = np.where(has_ended, nearest[place], place)
+    return np.where(place == none, NOTHING, place).astype(np.int32)
+
+
 @dataclass(frozen=True, eq=False)
 class Timeline:
     """The event from each time to the next, or `NOTHING`; the first time is before all others."""
@@ -84,12 +122,11 @@ def timeline(trace: Trace, nesting: Nesting, lane: int) -> Timeline:
     rows = np.flatnonzero((nesting.lane == lane) & (nesting.cut > trace.begin)).astype(np.int32)
     begin = trace.begin[rows]
     times, _ = distinct(np.concatenate([begin, nesting.cut[rows]]))
-    row = rows[np.searchsorted(begin, times, side="right") - 1]
-    ended = np.flatnonzero(nesting.cut[row] <= times)
-    while len(ended):
-        row[ended] = nesting.within[row[ended]]
-        ended = ended[row[ended] >= 0]
-        ended = ended[nesting.cut[row[ended]] <= times[ended]]
+    began_last = np.searchsorted(begin, times, side="right") - 1
+    within = nesting.within[rows]
+    parent = np.where(within >= 0, np.searchsorted(rows, within), NOTHING)
+    place = first_open(began_last, times, nesting.cut[rows], parent)
+    row = np.where(place >= 0, rows[place], np.int32(NOTHING))
     before = np.iinfo(np.int64).min
     return Timeline(np.append(before, times), np.append(np.int32(NOTHING), row))
 
@@ -111,19 +148,39 @@ def _parents(begin: Ints, end: Ints) -> Indices:
     parent = np.full(len(begin), NOTHING, dtype=np.int32)
     lasting = np.flatnonzero(end > begin).astype(np.int32)
     starts, stops = begin[lasting], end[lasting]
-    found = np.full(len(lasting), NOTHING, dtype=np.int32)
     ended = np.searchsorted(np.sort(stops), starts, side="right").astype(np.int32)
     depth = np.arange(len(lasting), dtype=np.int32) - ended
-    for above, level in pairwise(_by_lane(depth)):
-        found[level] = above[np.searchsorted(above, level) - 1]
-    parent[lasting] = np.where(found >= 0, lasting[found], NOTHING)
+    is_deep = len(lasting) > 0 and int(depth.max()) > _MANY_LEVELS
+    over = _parents_one_by_one(starts, stops) if is_deep else _parents_by_level(depth)
+    parent[lasting] = np.where(over >= 0, lasting[over], NOTHING)
     instants = np.flatnonzero(end <= begin)
-    if len(lasting):
-        place = np.searchsorted(starts, begin[instants], side="right") - 1
-        while len(over := np.flatnonzero((place >= 0) & (stops[place] <= begin[instants]))):
-            place[over] = found[place[over]]
+    if len(lasting) and len(instants):
+        times = begin[instants]
+        began_last = np.searchsorted(starts, times, side="right") - 1
+        place = first_open(began_last, times, stops, over)
         parent[instants] = np.where(place >= 0, lasting[place], NOTHING)
     return parent
+
+
+def _parents_by_level(depth: Indices) -> Indices:
+    """Return the innermost event around each, given how many are open; one round per level."""
+    parent = np.full(len(depth), NOTHING, dtype=np.int32)
+    for above, level in pairwise(_by_lane(depth)):
+        parent[level] = above[np.searchsorted(above, level) - 1]
+    return parent
+
+
+def _parents_one_by_one(begin: Ints, end: Ints) -> Indices:
+    """Return the same for any number of levels, event by event."""
+    ends = end.tolist()
+    parent = []
+    open_rows: list[int] = []
+    for row, start in enumerate(begin.tolist()):
+        while open_rows and ends[open_rows[-1]] <= start:
+            open_rows.pop()
+        parent.append(open_rows[-1] if open_rows else NOTHING)
+        open_rows.append(row)
+    return np.array(parent, dtype=np.int32)
 
 
 def _cut(begin: Ints, end: Ints) -> tuple[Ints, Indices]:

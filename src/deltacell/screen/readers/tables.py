@@ -29,8 +29,8 @@ from deltacell.cell.readers.names import (
     without_header,
 )
 from deltacell.errors import InputError
+from deltacell.screen.readers.joined import IsKnown, Joins, may_be_joined
 from deltacell.screen.readers.written import (
-    JOINS,
     NO_SCORE,
     GeneColumn,
     WrittenScreen,
@@ -72,14 +72,19 @@ class _Form:
     matrix: bool = False
 
 
-def _read(forms: Sequence[_Form], phenotype: str | None = None) -> list[WrittenScreen]:
+def _read(
+    forms: Sequence[_Form],
+    phenotype: str | None = None,
+    is_known: IsKnown | None = None,
+) -> list[WrittenScreen]:
     file = forms[0].sheet.file
     stem, read = stem_of(file.path.name), {form.sheet.name for form in forms}
     unread = sorted({sheet.name for sheet in file.sheets} - read)
     found = []
     for form in forms:
         name = f"{stem}_{form.sheet.name}" if len(forms) > 1 else stem
-        found.append((_read_matrix if form.matrix else _read_rows)(form, name, phenotype))
+        read_form = _read_matrix if form.matrix else partial(_read_rows, is_known=is_known)
+        found.append(read_form(form, name, phenotype))
         found[-1].notes |= {"sheets_left_out": ", ".join(unread)} if unread else {}
     return found
 
@@ -89,12 +94,16 @@ def _find_split(file: File) -> _Form | None:
     return next((form for form in forms if "split" in form.others), None)
 
 
-def _read_split(form: _Form) -> list[tuple[list[list[str]], list[str]]]:
+def _read_split(
+    form: _Form,
+    is_known: IsKnown | None = None,
+) -> list[tuple[list[list[str]], list[str]]]:
     """Return the gene sets of the table, and the part of each."""
     table = form.sheet.below(form.at)
+    table.check_not_repeated(form.others["split"])
     parts = _parts(table, form.others["split"])
+    genes = deleted_genes(table, form.genes, is_known=is_known)
     table.refuse()
-    genes = deleted_genes(table, form.genes)
     by_row = dict(genes.group_by("row", maintain_order=True).agg("name").iter_rows())
     kept = [row for row, part in enumerate(parts) if part]
     return [([by_row.get(row, []) for row in kept], [parts[row] for row in kept])]
@@ -121,10 +130,19 @@ def _by_names(sheet: Sheet) -> _Form | None:
             header = sheet.names(row)
             at = {"standard_deviation" if k == "sd" else k: header[i] for k, i in places.items()}
             roles = {key: re.sub(r"\d|gene.*", "", key) or "unknown" for key in names.genes}
+            genes = [
+                GeneColumn(
+                    at[key],
+                    role,
+                    is_strain=True,
+                    joins=Joins.always if key.startswith("genes") else Joins.never,
+                )
+                for key, role in roles.items()
+            ]
             return _Form(
                 sheet,
                 row,
-                [GeneColumn(at[key], role, True) for key, role in roles.items()],
+                genes,
                 {phenotype: [at[key]] for phenotype, key in _SCORES.items() if key in at},
                 {key: at[key] for key in _OTHERS if key in at},
             )
@@ -192,10 +210,18 @@ def _genes(columns: Sequence[_Column]) -> list[GeneColumn]:
         return []
     if len(candidates) >= 2:
         chosen = sorted((*min(found)[1:], key[0]) for key, found in candidates.items())
-        return [GeneColumn(columns[at].name, role or "unknown", s) for at, s, role in chosen]
+        return [
+            GeneColumn(
+                columns[at].name,
+                role or "unknown",
+                is_strain,
+                joins=Joins.of_strains if is_strain else Joins.never,
+            )
+            for at, is_strain, role in chosen
+        ]
     joined = [c for c in columns if _JOINED.fullmatch(c.word)]
-    if len(joined) == 1 and not candidates and any(map(JOINS.search, joined[0].fields)):
-        return [GeneColumn(joined[0].name)]
+    if len(joined) == 1 and not candidates and any(map(may_be_joined, joined[0].fields)):
+        return [GeneColumn(joined[0].name, joins=Joins.of_known_genes)]
     return []
 
 
@@ -241,7 +267,12 @@ def _parts(table: Table, column: str) -> pl.Series:
     return words.replace_strict(PARTS, default="")
 
 
-def _read_rows(form: _Form, study: str, phenotype: str | None) -> WrittenScreen:
+def _read_rows(
+    form: _Form,
+    study: str,
+    phenotype: str | None,
+    is_known: IsKnown | None = None,
+) -> WrittenScreen:
     phenotype = chosen_phenotype(phenotype, list(form.scores), form.sheet.file.path)
     table = form.sheet.below(form.at)
     if form.counts:
@@ -252,13 +283,14 @@ def _read_rows(form: _Form, study: str, phenotype: str | None) -> WrittenScreen:
         table.notes["form"] = f"{len(form.genes)} genes per row, after their number"
     columns: dict[str, Any] = {"phenotype": phenotype}
     for key, name in {"score": form.scores[phenotype][0], **form.others}.items():
+        table.check_not_repeated(name)
         if key == "study":
             columns["study"] = present(table.frame[name]).replace("", study)
         elif key == "split":
             columns["part"] = _parts(table, name)
         else:
             columns[key] = measured(table, key, name)
-    genes = deleted_genes(table, form.genes)
+    genes = deleted_genes(table, form.genes, is_known=is_known)
     n_genes = np.bincount(genes["row"].to_numpy(), minlength=len(table))
     scored, first = ~np.isnan(columns["score"]), table.frame.columns[0]
     if form.counts:
@@ -322,11 +354,17 @@ def _is_costanzo2010(sheet: Sheet) -> bool:
     )
 
 
-def _read_crosses(format: str, table: Table, phenotype: str | None = None) -> list[WrittenScreen]:
+def _read_crosses(
+    format: str,
+    table: Table,
+    phenotype: str | None = None,
+    is_known: IsKnown | None = None,
+) -> list[WrittenScreen]:
     """Read a published table of query strains crossed with array strains.
 
     Unless it has a separate column, the standard deviation is that of the combined mutant's fitness
     and that of an interaction score is missing. The p-value is always that of the interaction.
+    `is_known` is not needed, because the format says which fields have several genes.
     """
     only_hits, of_kuzmin, frame = format == "costanzo2010", format == "kuzmin", table.frame
     study = "kuzmin2018" if of_kuzmin else format
@@ -342,7 +380,9 @@ def _read_crosses(format: str, table: Table, phenotype: str | None = None) -> li
     phenotype = chosen_phenotype(phenotype, there, table.path)
     if phenotype == "fitness":
         columns["standard_deviation"] = f"{columns['fitness']} standard deviation"
-    strains = (GeneColumn(columns[r], r, True, columns[f"{r}_allele"]) for r in _ROLE_NAMES)
+    strains = (
+        GeneColumn(columns[r], r, True, columns[f"{r}_allele"], Joins.always) for r in _ROLE_NAMES
+    )
     genes, is_query = deleted_genes(table, [*strains], required=True), pl.col("role") == "query"
     score = measured(table, "score", columns[phenotype], required=only_hits)
     values, dropped = {"phenotype": phenotype, "score": score}, {NO_SCORE: np.isnan(score)}
@@ -361,10 +401,15 @@ def _read_crosses(format: str, table: Table, phenotype: str | None = None) -> li
     return [WrittenScreen(*facts, dropped=dropped, complete_coverage=not only_hits)]
 
 
-def _read_hits(table: Table, phenotype: str | None = None) -> list[WrittenScreen]:
+def _read_hits(
+    table: Table,
+    phenotype: str | None = None,
+    is_known: IsKnown | None = None,
+) -> list[WrittenScreen]:
     """Read a list of Kuzmin 2018 hits: gene sets and the sign of their interaction.
 
-    Trigenic hits are all negative. The query genes are unknown, and so is the coverage.
+    Trigenic hits are all negative. The query genes are unknown, and so is the coverage. `is_known`
+    is not needed, because every column has one gene.
     """
     chosen_phenotype(phenotype, ["interaction"], table.path)
     n = 3 if "orf3" in table.frame.columns else 2

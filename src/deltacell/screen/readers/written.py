@@ -14,9 +14,10 @@ import torch
 
 from deltacell.arrays import Bools, Doubles, Ints, offsets_of, ragged_positions
 from deltacell.cell import Genes
-from deltacell.cell.genes import AMBIGUOUS, UNKNOWN
+from deltacell.cell.genes import AMBIGUOUS, LONGEST_NAME, UNKNOWN
 from deltacell.cell.readers.names import (
     DELETED,
+    check_lengths,
     is_systematic,
     names_in,
     names_not_found,
@@ -27,6 +28,13 @@ from deltacell.counts import AMBIGUOUS_NAME, UNKNOWN_GENE, Counts, Source
 from deltacell.errors import InputError, PhenotypeError
 from deltacell.screen.coverage import Coverage
 from deltacell.screen.genotypes import Genotypes, repeats_a_gene, set_keys, sets_with
+from deltacell.screen.readers.joined import (
+    IsKnown,
+    Joins,
+    may_be_joined,
+    several_genes,
+    split_field,
+)
 from deltacell.screen.screen import (
     NO_INTERACTION,
     ONE_GENE_TWICE,
@@ -39,14 +47,16 @@ from deltacell.table import Table, present
 #: The reason to drop a row whose score is missing.
 NO_SCORE = "no score"
 
+#: The key of a note on names that look like several genes, in a table with two columns of genes.
+JOINED_NAMES = "names_of_several_genes"
+
 #: The perturbation of the strains of a collection; for others it follows from the allele name.
 COLLECTIONS = {
     **{"tsq": "ts", "tsa": "ts", "damp": "damp"},
     **{"sn": "deletion", "dma": "deletion", "s": "allele"},
 }
-#: Separators of the genes in a field.
-JOINS = re.compile(r"\s*[+;|/&]\s*|\s+")
-
+_EXAMPLES = 3
+_MOST_JOINED = 16  # names of full length in a field
 _STRAIN = re.compile(r"([^_]+)_([A-Za-z]*)\w*")
 # Perturbations by allele name. A gene name in lower case (vam3, rpl26a, arg5,6, ygr242w, yfl034c-b)
 # means its deletion.
@@ -136,9 +146,9 @@ class WrittenScreen:
             dropped[why] = int(reasons[why].sum())
             left &= ~mask
         if on_unknown == "error":
-            self._refuse(gene, reasons)
+            self._refuse(genes, gene, reasons)
         counts = Counts(len(self) + sum(self.dropped.values()), int(left.sum()), dropped)
-        not_found = unresolved_notes(names, gene)
+        not_found = self._notes_on_names(genes, names, gene)
         if not left.any():
             raise self._empty(counts.dropped, text_of_notes(not_found) or None)
         sizes = np.diff(self.offsets)[left]
@@ -164,6 +174,16 @@ class WrittenScreen:
             source_row=rows["line"],
             **columns,
         )
+
+    def _notes_on_names(self, genes: Genes, names: pl.Series, gene: Ints) -> dict[str, str]:
+        """Return notes on the names that are not found, and on those that may be several genes."""
+        unknown = names.filter(pl.Series(gene == UNKNOWN)).unique(maintain_order=True)
+        notes = unresolved_notes(names, gene, genes)
+        joined = several_genes(unknown, lambda name: _is_gene(name, genes.is_known))
+        if joined:
+            more = ", …" if len(joined) > _EXAMPLES else ""
+            notes[JOINED_NAMES] = f"{len(joined):,}: {', '.join(joined[:_EXAMPLES])}{more}"
+        return notes
 
     def _distinct(self, genes: Genes, gene: Ints) -> dict[str, int]:
         n_names = int(self._codes.max()) + 1
@@ -192,7 +212,7 @@ class WrittenScreen:
         what = f"the screen is empty, as every row was dropped ({lost})"
         return InputError(what, code="empty-screen", where=self.path, fix=not_found)
 
-    def _refuse(self, gene: Ints, reasons: Mapping[str, Bools]) -> None:
+    def _refuse(self, genes: Genes, gene: Ints, reasons: Mapping[str, Bools]) -> None:
         """Raise if names are not found, listing all of them, or a gene is deleted twice."""
         not_found = reasons[UNKNOWN_GENE] | reasons[AMBIGUOUS_NAME]
         twice = reasons[SAME_GENE_TWICE] | reasons[ONE_GENE_TWICE]
@@ -201,7 +221,9 @@ class WrittenScreen:
             return
         rows, first = f"{int(wrong.sum()):,} of {len(self):,} rows", int(np.argmax(wrong))
         mine = (gene < 0) & np.repeat(wrong, np.diff(self.offsets))
-        absent = unresolved_notes(self.deleted["name"].filter(pl.Series(mine)), gene[mine])
+        absent = self._notes_on_names(
+            genes, self.deleted["name"].filter(pl.Series(mine)), gene[mine]
+        )
         line = int(self.rows["line"][first])
         if absent:
             raise names_not_found(absent, rows, self.path, line)
@@ -217,6 +239,7 @@ class GeneColumn(NamedTuple):
     role: str = "unknown"
     is_strain: bool = False  # whether it contains strain IDs, such as YAL001C_tsq508
     alleles: str | None = None  # the column of allele names, if the format has one
+    joins: Joins = Joins.never  # whether a field can have several genes
 
 
 def deleted_genes(
@@ -224,15 +247,34 @@ def deleted_genes(
     columns: Sequence[GeneColumn],
     *,
     required: bool = False,
+    is_known: IsKnown | None = None,
 ) -> pl.DataFrame:
     """Return a row per deleted gene: its ``row``, ``name``, ``role``, ``perturbation``, ``allele``.
 
     Allele names that do not match the genes of a field one to one are ignored. Without a column of
     alleles, the allele is the field itself, unless it is the gene's name. Empty fields are bad if
-    `required`.
+    `required`. `is_known` says whether a name is a gene of the cell; without it, a field that may
+    be several genes is bad unless they are known otherwise, see `split_field`.
     """
-    for column in columns if required else ():
-        names_in(table, column.name)
+    for column in columns:
+        if required:
+            names_in(table, column.name)
+        else:
+            longest = 1 if column.joins is Joins.never else _MOST_JOINED
+            check_lengths(table, column.name, longest * LONGEST_NAME)
+    alone = {
+        _gene_of(field, column.is_strain)[0].upper()
+        for column in columns
+        if column.joins is Joins.of_known_genes
+        for field in table.frame[column.name].unique()
+        if not may_be_joined(field)
+    }
+
+    def is_gene(name: str) -> bool:
+        return _is_gene(
+            name, lambda gene: gene.upper() in alone or bool(is_known and is_known(gene))
+        )
+
     each = [
         pl.select(
             field=present(table.frame[column.name]),
@@ -243,8 +285,11 @@ def deleted_genes(
     ]
     fields = pl.concat(each).filter(pl.col("field") != "").sort("row", maintain_order=True)
     keys, told = ["field", "alleles", "column"], []
+    unclear = set()
     for field, alleles, i in fields.select(keys).unique(maintain_order=True).iter_rows():
-        names = [name for name in JOINS.split(field) if name]
+        names = split_field(field, columns[i].joins, is_gene)
+        if columns[i].joins is Joins.of_known_genes and names == [field] and may_be_joined(field):
+            unclear.add(field)
         given = [allele.strip() for allele in alleles.split("+")]
         given = given if len(given) == len(names) else [""] * len(names)
         for name, allele in zip(names, given, strict=True):
@@ -254,10 +299,22 @@ def deleted_genes(
             if columns[i].alleles is None and gene != name:
                 allele = name
             told.append((field, alleles, i, gene, columns[i].role, perturbation, allele))
+    for column in columns if unclear and is_known is None else ():
+        table.bad(
+            "one name or several, which only --columns genes=COLUMN or a list of genes can tell",
+            column.name,
+            table.frame[column.name].is_in(list(unclear)),
+        )
     schema = fields.select(keys).schema | dict.fromkeys(("name", *_PER_GENE), pl.String)
     described = pl.DataFrame(told, schema, orient="row")
     genes = fields.join(described, on=keys, maintain_order="left_right")
     return genes.select("row", "name", *_PER_GENE)
+
+
+def _is_gene(written: str, is_known: IsKnown) -> bool:
+    """Whether a name, which may have the mark of a deletion or strain, is that of a gene."""
+    gene = _gene_of(written, is_strain=True)[0]
+    return is_known(gene) or is_known(written) or is_systematic(gene)
 
 
 @cache

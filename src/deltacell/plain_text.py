@@ -1,0 +1,93 @@
+"""Bytes of text files as clean text: one encoding, plain line ends, no invisible characters."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from dataclasses import dataclass
+
+#: Characters that nobody sees, which make two names of one: byte-order marks, zero-width
+#: characters, marks of the writing direction and soft hyphens.
+INVISIBLE = "\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"
+
+_INVISIBLE = re.compile(f"[{INVISIBLE}]")
+# The first bytes of these characters in UTF-8, which are quicker to find than the characters.
+_FIRST_BYTES = (
+    b"\xc2\xad",
+    b"\xd8\x9c",
+    b"\xe1\xa0\x8e",
+    b"\xe2\x80",
+    b"\xe2\x81",
+    b"\xef\xbb\xbf",
+)
+
+
+@dataclass(frozen=True)
+class PlainText:
+    """The contents of a text file in UTF-8, and what was changed in it."""
+
+    utf8: bytes
+    n_invisible: int = 0  # characters that were removed, without a mark at the beginning
+    n_other_encoding: int = 0  # characters in Windows-1252 in a file that is UTF-8 otherwise
+    n_unreadable: int = 0  # characters that have no meaning in the encoding, now U+FFFD
+
+    @property
+    def notes(self) -> dict[str, int | str]:
+        """What was changed, for the account of an import; empty if nothing was."""
+        counts = {
+            "invisible_characters_removed": self.n_invisible,
+            "characters_in_another_encoding": self.n_other_encoding,
+            "unreadable_characters": self.n_unreadable,
+        }
+        return {kind: n for kind, n in counts.items() if n}
+
+
+def plain_text(data: bytes) -> PlainText:
+    """Convert text in UTF-8, UTF-16 or Windows-1252 to UTF-8.
+
+    A file in UTF-8 with single characters in Windows-1252, which two programs wrote in turn, keeps
+    both; these characters are counted.
+    """
+    n_other_encoding = n_unreadable = 0
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        text = data.decode("utf-16", errors="replace")
+        n_unreadable = text.count("\ufffd")
+        data = text.encode()
+    data = data.removeprefix(codecs.BOM_UTF8)
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        text, n_other_encoding = _two_encodings(data)
+        n_unreadable = text.count("\ufffd")
+        data = text.encode()
+    data, n_invisible = _without_invisible_bytes(data)
+    data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return PlainText(data, n_invisible, n_other_encoding, n_unreadable)
+
+
+def without_invisible(text: str) -> str:
+    return _INVISIBLE.sub("", text)
+
+
+def _two_encodings(data: bytes) -> tuple[str, int]:
+    """Decode bytes that are not UTF-8.
+
+    Returns the text and the number of characters in Windows-1252, which is 0 if all of the file is
+    in this encoding: it then has no character that takes several bytes in UTF-8.
+    """
+    as_utf8 = data.decode("utf-8", errors="surrogateescape")
+    n_other = len(re.findall("[\udc80-\udcff]", as_utf8))
+    if not re.search("[\u0080-\ud7ff\ue000-\U0010ffff]", as_utf8):
+        return data.decode("cp1252", errors="replace"), 0
+
+    def in_cp1252(match: re.Match[str]) -> str:
+        return match[0].encode("utf-8", "surrogateescape").decode("cp1252", errors="replace")
+
+    return re.sub("[\udc80-\udcff]", in_cp1252, as_utf8), n_other
+
+
+def _without_invisible_bytes(data: bytes) -> tuple[bytes, int]:
+    if not any(first in data for first in _FIRST_BYTES):
+        return data, 0
+    visible, n_removed = _INVISIBLE.subn("", data.decode("utf-8"))
+    return (visible.encode(), n_removed) if n_removed else (data, 0)
