@@ -27,7 +27,7 @@ BASES = {"gpu": GPU, "cpu": CPU, "ddp": DDP}
 
 @dataclass(frozen=True)
 class Case:
-    """One trace, or a pair, with its true cause; see ``causes.yaml``."""
+    """One trace, or a pair, with its true cause; see ``causes.yaml`` and ``programs.yaml``."""
 
     kind: str
     a: Program
@@ -71,10 +71,31 @@ def judge(case: Case, sentence: str) -> str:
 
 
 def cases(seed: int = 0) -> Iterator[Case]:
-    for number, case in enumerate(_planted()):
-        other = None if case.b is None else _varied(case.b, seed, number)
+    """Yield the cases of causes.yaml, pairs that differ by noise alone, and those of programs.yaml.
+
+    What is drawn for a case depends on its number, so new cases come last.
+    """
+    yield from _drawn_cases("causes.yaml", seed, 0)
+    yield from _noise_cases(seed)
+    yield from _drawn_cases("programs.yaml", seed, 7000)
+
+
+def _drawn_cases(file: str, seed: int, first: int) -> Iterator[Case]:
+    for number, (case, ranges) in enumerate(_planted(file), start=first):
+        b = None if case.b is None else _varied(case.b, seed, number)
+        if b is not None:
+            b = replace(b, **_drawn(ranges, seed, number))
         a = _varied(case.a, seed, number)
-        yield replace(case, a=a, b=other, seed=10_000 * seed + number)
+        yield replace(case, a=a, b=b, seed=10_000 * seed + number)
+
+
+def _drawn(ranges: Mapping[str, tuple[int, int]], seed: int, number: int) -> dict[str, Any]:
+    """Draw a number from each range, both ends included."""
+    rng = np.random.default_rng([seed, number, 1])
+    return {name: int(rng.integers(low, high + 1)) for name, (low, high) in ranges.items()}
+
+
+def _noise_cases(seed: int) -> Iterator[Case]:
     for noise in NOISE:
         for number in range(20):
             base = (GPU, CPU, replace(GPU, sync=False), replace(GPU, steps=25))[number % 4]
@@ -102,8 +123,9 @@ def _varied(program: Program, seed: int, number: int) -> Program:
     )
 
 
-def _planted() -> Iterator[Case]:
-    text = files("deltacell.bench").joinpath("causes.yaml").read_text("utf-8")
+def _planted(file: str) -> Iterator[tuple[Case, Mapping[str, tuple[int, int]]]]:
+    """Yield the cases of a file, and the ranges from which settings of the second are drawn."""
+    text = files("deltacell.bench").joinpath(file).read_text("utf-8")
     for block in yaml.safe_load(text):
         for times in block["times"]:
             for row in block["cases"]:
@@ -115,7 +137,7 @@ def _planted() -> Iterator[Case]:
                 pair = replace(base, **row.get("first", {})), slow
                 a, b = pair if row["kind"].startswith("pair: ") else (slow, None)
                 right = tuple(pattern.format_map(vars(slow)) for pattern in row["right"])
-                yield Case(row["kind"], a, b, right, row["vague"])
+                yield Case(row["kind"], a, b, right, row["vague"]), row.get("drawn", {})
 
 
 def _multiplied(value: Any, times: int) -> Any:

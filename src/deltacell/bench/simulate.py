@@ -47,6 +47,11 @@ class Program:
     parameters: int = 40
     batch: int = 32
     dtype: str = "float"
+    model: str = "transformer"  # or convolutions, or mutants: a graph per sample of the batch
+    accumulate: int = 1  # batches per step
+    backwards: int = 1  # of each batch
+    validations: int = 0  # forward passes of other batches at the end of a step
+    shapes: bool = True
     checkpointing: bool = False
     compiled: bool = False
     graph: bool = False
@@ -61,6 +66,13 @@ class Program:
     lost: bool = False  # whether some events of the device are missing
     unknown: int = 0  # events of an unknown category
     cycles: int = 1
+
+
+_OPERATORS = {
+    "convolutions": ("conv2d", "batch_norm", "relu"),
+    "mutants": ("index_select", "index_add", "masked_fill"),
+}
+_MODULES = {"convolutions": "Conv2d", "mutants": "MutantLayer"}
 
 
 def write(program: Program, folder: Path, seed: int) -> Path:
@@ -100,7 +112,7 @@ class _Rank:
         program, events = self.program, self._events
         about: dict[str, Any] = {
             **{"schemaVersion": 1, "baseTimeNanoseconds": 1_700_000_000_000_000_000},
-            **{"record_shapes": 1, "with_stack": int(program.stacks)},
+            **{"record_shapes": int(program.shapes), "with_stack": int(program.stacks)},
         }
         if program.device is not None:
             about["deviceProperties"] = [{"id": 0, "name": program.device}]
@@ -142,14 +154,8 @@ class _Rank:
         if program.recompile and step % 2:
             with self._span("user_annotation", "_compile.compile_inner (dynamo_timed)"):
                 self._spend(program.recompile)
-        region = "Torch-Compiled Region: 0/0" if program.compiled else None
-        with self._python("nn.Module: Model_0"), self._span("cpu_op", region):
-            self._forward()
-        self._compute("aten::cross_entropy_loss", "softmax_warp_forward", 20)
-        self._sequence += 1
-        first = self._sequence
-        for layer in reversed(range(0 if program.graph else program.layers)):
-            self._backward(layer, first)
+        for _ in range(program.accumulate):
+            self._pass()
         if program.world > 1:
             with self._span("cpu_op", "c10d::allreduce_", thread=2), self._call(thread=2) as number:
                 self._spend(8)
@@ -168,8 +174,26 @@ class _Rank:
                 with self._span("cpu_op", "aten::detach"):
                     self._spend(5)
                 self._spend(program.save)
+        for _ in range(program.validations):
+            self._model()
         if program.sync and program.device is not None:
             self._wait("DeviceSynchronize")
+
+    def _pass(self) -> None:
+        """Run a batch forward and backward."""
+        program = self.program
+        self._model()
+        self._compute("aten::cross_entropy_loss", "softmax_warp_forward", 20)
+        self._sequence += 1
+        first = self._sequence
+        for _ in range(program.backwards):
+            for layer in reversed(range(0 if program.graph else program.layers)):
+                self._backward(layer, first)
+
+    def _model(self) -> None:
+        region = "Torch-Compiled Region: 0/0" if self.program.compiled else None
+        with self._python("nn.Module: Model_0"), self._span("cpu_op", region):
+            self._forward()
 
     def _forward(self) -> None:
         program = self.program
@@ -185,6 +209,9 @@ class _Rank:
 
     def _layer(self, layer: int, thread: int = 1) -> None:
         program = self.program
+        if program.model != "transformer":
+            self._other_layer(layer, thread)
+            return
         with self._python(f"nn.Module: Attention_{layer}"):
             self._sequence += 1
             kernel = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64>>"
@@ -199,10 +226,43 @@ class _Rank:
                 self._sequence += 1
                 self._compute("aten::mul", "vectorized_elementwise_kernel", 2, thread=thread)
 
+    def _other_layer(self, layer: int, thread: int) -> None:
+        """Run a layer of convolutions, or of messages on a graph for each sample."""
+        program = self.program
+        operators = _OPERATORS[program.model]
+        n_graphs = program.batch if program.model == "mutants" else 1
+        lengths = (program.attention / n_graphs, program.gemm / n_graphs, 5.0)
+        with self._python(f"nn.Module: {_MODULES[program.model]}_{layer}"):
+            for _ in range(n_graphs):
+                for name, length in zip(operators, lengths, strict=True):
+                    self._sequence += 1
+                    dims = [[program.batch, 64, 56, 56], [64, 64, 3, 3]]
+                    self._compute(f"aten::{name}", f"{name}_kernel", length, dims, thread)
+
+    def _other_backward(self, first: int) -> None:
+        program = self.program
+        operators = _OPERATORS[program.model]
+        n_graphs = program.batch if program.model == "mutants" else 1
+        lengths = (2 * program.attention / n_graphs, 2 * program.gemm / n_graphs, 5.0)
+        for _ in range(n_graphs):
+            for name, length in zip(operators, lengths, strict=True):
+                node = f"{name.title().replace('_', '')}Backward0"
+                outer = f"autograd::engine::evaluate_function: {node}"
+                with (
+                    self._span("cpu_op", outer, thread=2, sequence=first),
+                    self._span("cpu_op", node, thread=2, sequence=first),
+                ):
+                    back = f"{name}_backward"
+                    self._compute(f"aten::{back}", f"{back}_kernel", length, thread=2)
+
     def _backward(self, layer: int, first: int) -> None:
+        if self.program.model != "transformer":
+            self._other_backward(first - layer - 1)
+            return
         program, name = self.program, "LinearBackward0"
         sequence = first - 2 * (program.layers - layer)
-        with self._span("cpu_op", f"autograd::engine::evaluate_function: {name}", thread=2):
+        outer = f"autograd::engine::evaluate_function: {name}"
+        with self._span("cpu_op", outer, thread=2, sequence=sequence):
             if program.checkpointing:
                 self._layer(layer, thread=2)
             with self._span("cpu_op", name, thread=2, sequence=sequence):
@@ -250,7 +310,8 @@ class _Rank:
         program = self.program
         length *= program.batch / 32 * {"double": 4, "float": 1}[program.dtype]
         types = [program.dtype] * len(dims)
-        shapes = {"Input Dims": dims, "Input type": types} if dims else {}
+        is_sized = bool(dims) and program.shapes
+        shapes = {"Input Dims": dims, "Input type": types} if is_sized else {}
         with self._span("cpu_op", name, thread, self._sequence if thread == 1 else None, shapes):
             if program.device is None:
                 self._spend(length)

@@ -88,7 +88,7 @@ def index_of_edges(edges: Any, place: str, fix: str) -> Ints:
     """Return ``edge_index`` of an edge type, [2, edges], or raise an error that names the type."""
     if "edge_index" not in edges:
         raise InputError(f"{place} has no edge_index", code="missing-edges", fix=fix)
-    index = _array(edges["edge_index"], f"{place}.edge_index", np.int64)
+    index: Ints = _array(edges["edge_index"], f"{place}.edge_index", np.int64)
     if index.ndim != 2 or len(index) != 2:
         what = f"{place}.edge_index has the shape {list(index.shape)}; expected [2, edges]"
         raise InputError(what, code="bad-shape", fix=fix)

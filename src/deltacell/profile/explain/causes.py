@@ -224,6 +224,14 @@ class LargerInputs:
     sizes_b: str
 
 
+@dataclass(frozen=True)
+class CannotTell:
+    """The same calls take longer, in all parts or in one, and the traces do not tell why."""
+
+    ratio: float
+    has_shapes: bool
+
+
 # What is behind the change of a part from A to B.
 Detail = (
     Batch
@@ -235,6 +243,7 @@ Detail = (
     | OnlyOne
     | LongerOperation
     | Operation
+    | CannotTell
     | None
 )
 
@@ -287,14 +296,6 @@ class MorePasses:
     b: str
     factor: float  # how many times as many B runs
     ratio: float  # of the times of a step
-
-
-@dataclass(frozen=True)
-class CannotTell:
-    """The same calls take longer in all parts, and the traces do not tell why."""
-
-    ratio: float
-    has_shapes: bool
 
 
 @dataclass(frozen=True)

@@ -25,15 +25,17 @@ from deltacell.profile.explain.account import (
     compare,
 )
 from deltacell.profile.explain.advice import UNEVEN_RUN, advice_on
-from deltacell.profile.explain.causes import Cause
+from deltacell.profile.explain.causes import Cause, CauseKind
 from deltacell.profile.explain.doubts import doubts_of_one, doubts_of_two, rank_difference
 from deltacell.profile.explain.judge import MUCH
 from deltacell.profile.explain.noise import Difference, difference
+from deltacell.profile.explain.programs import ProgramPair
 from deltacell.profile.explain.ranks import late_rank, straggler
 from deltacell.profile.explain.runs import SAME, RatioReason, RunsJudgement, judge_runs
 from deltacell.profile.explain.setting_advice import advice_on_changes, advice_on_settings
 from deltacell.profile.explain.setting_sentences import changes_sentence, value_texts
 from deltacell.profile.explain.settings import SettingChange
+from deltacell.profile.explain.split import kernel_changes, split_of
 from deltacell.profile.explain.subject import CATEGORIES, RunTimes, Subject
 from deltacell.profile.explain.tables import category_table, change_tables, trace_tables
 from deltacell.profile.explain.timeline import typical_steps
@@ -190,7 +192,7 @@ def _explain_two_runs(a: Subject, run_a: RunTimes, b: Subject, run_b: RunTimes) 
         evidence=[
             *reasons,
             *([] if ranks is None else [sentences.ranks_differ_sentence(ranks)]),
-            *_trace_pair_evidence(views),
+            *_trace_pair_evidence(views, None if judged.cause is None else judged.cause.kind),
         ],
         ratios=ratios,
         advice=_run_advice(judged, a.name, run_a, run_b),
@@ -243,7 +245,7 @@ def _explain_two(a: Subject, b: Subject) -> Explanation:
     return _complete(
         [a, b],
         sentence=sentence,
-        evidence=list(_pair_evidence(compared, noise, views)),
+        evidence=list(_pair_evidence(compared, noise, views, causes)),
         advice=advice_on(_large(slower), of_run=b.run is not None),
         doubts=list(doubts_of_two(a, b, compared.steps, noise)),
         causes=causes[:5],
@@ -325,22 +327,31 @@ def _pair_evidence(
     compared: Comparison,
     noise: Difference | None,
     views: list[View],
+    causes: list[Cause],
 ) -> Iterator[str]:
     if noise is not None:
         yield sentences.bootstrap_sentence(noise)
     if compared.epoch_ratio is not None:
         yield f"{compared.epoch_ratio.line}."
-    yield from _trace_pair_evidence(views)
+    yield from _trace_pair_evidence(views, causes[0].kind if causes else None)
 
 
-def _trace_pair_evidence(views: list[View]) -> Iterator[str]:
+def _trace_pair_evidence(views: list[View], lead: CauseKind | None) -> Iterator[str]:
     if len(views) < 2:
         return
     loader_a, loader_b = (view.ranks[0].loader for view in views)
     if loader_a.names and loader_b.names:
         yield sentences.loaders_sentence(loader_a.per_step / 1e9, loader_b.per_step / 1e9)
-    if views[0].parts and views[1].parts:
+    has_devices = bool(views[0].parts and views[1].parts)
+    if has_devices:
         yield sentences.kernels_sentence(views[0].kernels, views[1].kernels)
+    if lead not in (CauseKind.programs, CauseKind.model):
+        # Calls of one name in two programs need not have anything in common.
+        changes = kernel_changes(*views) if has_devices else ProgramPair(*views).operators
+        of = "kernels" if has_devices else "operators"
+        yield sentences.split_sentence(split_of(changes), of)
+    if lead in (CauseKind.machine, CauseKind.unknown):
+        yield sentences.THREADS_UNKNOWN
 
 
 def _trace_evidence(traces: RanksAttribution, view: View, late: Cause | None) -> Iterator[str]:

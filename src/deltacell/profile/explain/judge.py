@@ -24,6 +24,7 @@ from deltacell.profile.explain.causes import (
     IdleReason,
     IdleShare,
     LongerOperation,
+    MoreCalls,
     MorePasses,
     OnlyOne,
     Operation,
@@ -33,7 +34,7 @@ from deltacell.profile.explain.causes import (
     TwoPrograms,
     UniformOperations,
 )
-from deltacell.profile.explain.programs import ProgramPair, passes_change
+from deltacell.profile.explain.programs import MORE, OperatorChange, ProgramPair, passes_change
 from deltacell.profile.explain.view import Seconds, View
 from deltacell.profile.explain.workload import work_change
 from deltacell.profile.trace.work import NO_OPERATOR
@@ -46,7 +47,8 @@ OF_MODEL = ("forward", "backward", "loss", "optimizer", "graph preparation", "ot
 OF_DEVICE = (CauseKind.compute, CauseKind.idle_launch, CauseKind.idle_host)
 MOSTLY = 0.5  # of a gap
 SLOWEST_MACHINE = 4.0  # a larger ratio is not that of two machines
-SAME_SIZE = 1.1  # inputs that grew by less are the same
+NEAR_PACE = 1.5  # a category whose ratio differs by less from that of all keeps the pace
+KEEPS_PACE = 0.6  # the share of the time that keeps the pace if a machine is slower
 
 
 def causes_of_one(view: View, host: Mapping[str, float], late: Cause | None) -> list[Cause]:
@@ -185,11 +187,16 @@ def _other_step(pair: ProgramPair, fall: Waterfall, of_model: Collection[str]) -
 
 
 def _two_programs(pair: ProgramPair) -> TwoPrograms:
+    only_a = _largest_component(pair.a, pair.b)
+    only_b = _largest_component(pair.b, pair.a)
+    if only_a is None and only_b is None and not pair.share_components:
+        only_a = _largest_operator({o: o.calls_a * o.seconds_a for o in pair.operators_of(pair.a)})
+        only_b = _largest_operator({o: o.calls_b * o.seconds_b for o in pair.operators_of(pair.b)})
     return TwoPrograms(
         a=pair.a.name,
         b=pair.b.name,
-        only_a=_largest_component(pair.a, pair.b),
-        only_b=_largest_component(pair.b, pair.a),
+        only_a=only_a,
+        only_b=only_b,
         changed=_changed_component(pair),
         step_a=float(np.mean(pair.a.times)) / 1e9,
         step_b=float(np.mean(pair.b.times)) / 1e9,
@@ -205,6 +212,11 @@ def _largest_component(view: View, other: View) -> Timed | None:
     }
     name = largest(own)
     return None if name is None else Timed(name.removeprefix(MODULE), own[name])
+
+
+def _largest_operator(seconds: Mapping[OperatorChange, float]) -> Timed | None:
+    operator = max(seconds, key=lambda operator: (seconds[operator], operator.name), default=None)
+    return None if operator is None else Timed(operator.name, seconds[operator])
 
 
 def _changed_component(pair: ProgramPair) -> LongerOperation | None:
@@ -284,6 +296,12 @@ def _computing_change(pair: ProgramPair, change: float) -> tuple[CauseKind, str 
         return CauseKind.compute, None, None
     before = in_a.get(name, 0.0)
     after = in_b.get(name, 0.0)
+    launches_a = a.launches(name)
+    launches_b = b.launches(name)
+    by_launches = (launches_b - launches_a) * (before / launches_a if launches_a else 0.0)
+    if before and after and by_launches / (after - before) >= MOSTLY:
+        slower = b if change > 0 else a
+        return CauseKind.calls, name, MoreCalls(name, launches_a, launches_b, slower.name)
     if not before:
         return CauseKind.compute, name, OnlyOne(b.name, Timed(name, after))
     if not after:
@@ -332,7 +350,34 @@ def _host_changes(pair: ProgramPair, fall: Waterfall) -> list[Cause]:
         is_worth_naming = lead > 0.1 * abs(fall.gap)
         beyond = _host_gap_share(along[0], fall, a, b) if is_worth_naming else None
         causes.insert(0, _same_calls_slower(pair, pace, beyond, fall.gap))
+        return causes
+    more_calls = _more_calls_of(pair, causes[0], sign) if is_of_model else None
+    if more_calls is not None:
+        evidence = replace(_host_gap_share(along[0], fall, a, b), detail=more_calls)
+        causes[0] = replace(causes[0], kind=CauseKind.calls, evidence=evidence)
+    elif is_of_model and pair.has_operators and pair.calls_as_often and not pair.has_shapes:
+        unknown = CannotTell(step_ratio(a, b), has_shapes=False)
+        evidence = replace(_host_gap_share(along[0], fall, a, b), detail=unknown)
+        causes[0] = replace(causes[0], kind=CauseKind.unknown, evidence=evidence)
     return causes
+
+
+def _more_calls_of(pair: ProgramPair, cause: Cause, sign: int) -> MoreCalls | None:
+    """Return whether the operator that leads a part of the host is called more often.
+
+    Only operators have calls to count; other names stand for Python code or for nothing.
+    """
+    name = cause.name
+    is_operator = name in pair.a.operator_names or name in pair.b.operator_names
+    if name is None or not is_operator:
+        return None
+    calls_a = pair.a.host_calls(name)
+    calls_b = pair.b.host_calls(name)
+    fewer, more = (calls_a, calls_b) if sign > 0 else (calls_b, calls_a)
+    if more < MORE * fewer or not more:
+        return None
+    slower = pair.b if sign > 0 else pair.a
+    return MoreCalls(name, calls_a, calls_b, slower.name)
 
 
 def _same_calls_slower(
@@ -343,18 +388,31 @@ def _same_calls_slower(
 ) -> Cause:
     """Return why everything takes longer: the machine, or that it cannot be told.
 
-    A machine is slower or busier only if the program is the same, with as many calls on inputs of
-    the same size, and the ratio is one that machines have.
+    A machine is slower or busier only if the program is the same, with as many calls of its ranges,
+    modules and operators on inputs of the same size, all parts take about as many times as long,
+    and the ratio is one that machines have.
     """
-    growth = pair.ratio_of_sizes
-    is_same_size = growth is not None and 1 / SAME_SIZE < growth < SAME_SIZE
-    is_same_work = pair.calls_as_often and (is_same_size or not pair.has_operators)
-    if is_same_work and 1 / SLOWEST_MACHINE < pace < SLOWEST_MACHINE:
+    is_same_size = pair.inputs_of_same_size or not pair.has_operators
+    is_same_work = pair.calls_as_often and pair.components_as_often and is_same_size
+    is_possible = 1 / SLOWEST_MACHINE < pace < SLOWEST_MACHINE
+    if is_same_work and is_possible and _keep_pace(pair, pace) >= KEEPS_PACE:
         is_competing = bool(pair.b.traits.workers and not pair.a.traits.workers)
         slower = SlowerMachine(pace, competing_workers=is_competing, beyond=beyond)
         return Cause(CauseKind.machine, None, gap, 1.0, slower)
     unknown = CannotTell(pace, has_shapes=pair.has_shapes)
     return Cause(CauseKind.unknown, None, gap, 1.0, unknown)
+
+
+def _keep_pace(pair: ProgramPair, pace: float) -> float:
+    """Return the share of the time of B in categories that take about ``pace`` times as long."""
+    in_a = pair.a.categories
+    in_b = pair.b.categories
+    near = 0.0
+    for category, seconds in in_b.items():
+        ratio = seconds / in_a[category] if in_a.get(category) else math.inf
+        if 1 / NEAR_PACE < ratio / pace < NEAR_PACE:
+            near += seconds
+    return near / (math.fsum(in_b.values()) or 1.0)
 
 
 def _host_change(bar: Bar, fall: Waterfall, a: View, b: View) -> Cause:

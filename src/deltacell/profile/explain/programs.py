@@ -28,6 +28,7 @@ AS_OFTEN = 0.95  # the share of calls whose ratio is the common one
 NEAR = 1.1  # ratios that differ by less are the same
 MORE = 1.3  # a smaller ratio of calls is not a cause
 LEAST_COMPONENTS = 2
+MOST_INPUTS = 0.9  # the share of time in calls on inputs of one size, if the sizes are the same
 
 Counts = Mapping[str, float]
 
@@ -50,10 +51,10 @@ class OperatorChange:
     calls_b: float
     seconds_a: float
     seconds_b: float
-    elements_a: float | None
-    elements_b: float | None
-    sizes_a: str | None
-    sizes_b: str | None
+    elements_a: float | None = None
+    elements_b: float | None = None
+    sizes_a: str | None = None
+    sizes_b: str | None = None
 
     @property
     def by_more_calls(self) -> float:
@@ -96,6 +97,18 @@ class ProgramPair:
         ).sort("name", "group")
         rows = both.select("name", "group", *columns, *(f"{column}_b" for column in columns))
         return [_operator_change(*row) for row in rows.iter_rows()]
+
+    def operators_of(self, view: View) -> list[OperatorChange]:
+        """Return the operators outside the optimizer that only one of the two programs calls."""
+        alone = [o for o in self.operators if o.group is not CallGroup.optimizer]
+        if view is self.a:
+            return [o for o in alone if not o.calls_b]
+        return [o for o in alone if not o.calls_a]
+
+    @cached_property
+    def share_components(self) -> bool:
+        """Whether both have ranges or modules of one name."""
+        return bool(self.a.calls.components.keys() & self.b.calls.components.keys())
 
     def calls(self, *groups: CallGroup) -> tuple[Counts, Counts]:
         """Return the calls per step of operators in some groups, by name and group."""
@@ -141,6 +154,29 @@ class ProgramPair:
         if common is None:
             return True
         return common.share >= 0.8 and 1 / NEAR < common.ratio < NEAR
+
+    @cached_property
+    def components_as_often(self) -> bool:
+        """Whether both have the same ranges and modules and call them as often."""
+        calls_a = self.a.calls.components
+        calls_b = self.b.calls.components
+        if calls_a.keys() != calls_b.keys():
+            return False
+        return all(_same(calls_a[name], calls_b[name]) for name in calls_a)
+
+    @cached_property
+    def inputs_of_same_size(self) -> bool:
+        """Whether nearly all calls of both have inputs of the same size, by the time of B."""
+        same = 0.0
+        known = 0.0
+        for operator in self.operators:
+            ratio = operator.ratio_of_elements
+            if ratio is not None and operator.group is not CallGroup.other:
+                seconds = operator.calls_b * operator.seconds_b
+                known += seconds
+                if _same(ratio, 1.0):
+                    same += seconds
+        return known > 0 and same >= MOST_INPUTS * known
 
     @cached_property
     def has_operators(self) -> bool:

@@ -44,6 +44,7 @@ from deltacell.profile.explain.setting_sentences import (
     unexplained_clause,
     work_clause,
 )
+from deltacell.profile.explain.split import Split
 from deltacell.profile.phase_rows import Uneven
 from deltacell.words import (
     change_text,
@@ -260,6 +261,8 @@ def detail_clause(detail: Detail) -> str:
             return text if not module else f"{text}, most of it in {short_name(module)}"
         case Operation(name):
             return kernel_name(name)
+        case CannotTell():
+            return f"the traces do not tell why the same calls take longer: {_RECORD_SHAPES}"
         case None:
             return ""
 
@@ -338,11 +341,13 @@ def _more_passes(passes: MorePasses) -> str:
     raise ValueError(f"{passes.kind} is not a number of passes")
 
 
+_RECORD_SHAPES = "record both with record_shapes=True to tell larger inputs from a slower machine"
+
+
 def _cannot_tell(unknown: CannotTell) -> str:
     text = f"every part takes about {ratio_text(unknown.ratio)} as long"
     if not unknown.has_shapes:
-        record = "record both with record_shapes=True to tell larger inputs from a slower machine"
-        return f"{text} with the same calls, and the traces do not tell why: {record}"
+        return f"{text} with the same calls, and the traces do not tell why: {_RECORD_SHAPES}"
     return (
         f"{text}, and neither the calls nor their inputs tell why: compare the threads, the clock"
         " rate and the load of both"
@@ -452,6 +457,21 @@ NO_LOADER = "The trace does not record a loader, so waiting for batches is not v
 def loaders_sentence(a: float, b: float) -> str:
     against = f"{seconds_text(a)} against {seconds_text(b)}"
     return f"Waiting for the loader takes {against} per step."
+
+
+def split_sentence(split: Split, of: str) -> str:
+    """Return how much of a change comes from more, from larger and from slower calls."""
+    reasons = [f"{change_text(split.more)} from more calls"]
+    if split.larger is not None:
+        reasons.append(f"{change_text(split.larger)} from larger inputs")
+    reasons.append(f"{change_text(split.slower)} from slower calls")
+    return f"The {of} change by {change_text(split.change)} per step: {listed(reasons)}."
+
+
+THREADS_UNKNOWN = (
+    "A trace does not record the number of threads, so compare OMP_NUM_THREADS and"
+    " torch.get_num_threads() of both."
+)
 
 
 def kernels_sentence(a: float, b: float) -> str:

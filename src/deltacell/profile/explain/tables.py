@@ -8,9 +8,12 @@ import polars as pl
 
 from deltacell.profile.explain.account import Account, Table, Waterfall
 from deltacell.profile.explain.causes import DEVICE_PARTS
+from deltacell.profile.explain.programs import OperatorChange, ProgramPair
+from deltacell.profile.explain.split import component_changes, kernel_changes, split_of
 from deltacell.profile.explain.subject import CATEGORIES
 from deltacell.profile.explain.view import View
 from deltacell.profile.trace.attribution import RanksAttribution
+from deltacell.profile.trace.calls import CallGroup
 from deltacell.profile.trace.device import PARTS
 
 ROWS = 50  # the largest number of rows in a table of a trace
@@ -91,7 +94,7 @@ def trace_tables(traces: RanksAttribution) -> list[Table]:
 
 
 def change_tables(a: View, b: View) -> list[Table]:
-    tables = []
+    tables = _call_tables(ProgramPair(a, b))
     if a.parts and b.parts:
         in_a, in_b = ({DEVICE_PARTS[part]: s for part, s in v.parts.items()} for v in (a, b))
         title = f"the device, from {a.name} to {b.name}, seconds per step"
@@ -108,3 +111,36 @@ def change_tables(a: View, b: View) -> list[Table]:
             title = f"{title}, by change, seconds per step"
             tables.append(Table(key, title, changes.rename({"part": "name"})))
     return tables
+
+
+def _call_tables(pair: ProgramPair) -> list[Table]:
+    """Return how often beside how long, by operator, by component and by kernel."""
+    names = f"from {pair.a.name} to {pair.b.name}"
+    kinds = {
+        "operator_calls": (f"calls of operators, {names}", pair.operators),
+        "component_calls": (f"calls of ranges and modules, {names}", component_changes(pair)),
+        "kernel_calls": (f"launches of kernels, {names}", kernel_changes(pair.a, pair.b)),
+    }
+    tables = []
+    for key, (title, changes) in kinds.items():
+        if changes:
+            largest = sorted(changes, key=lambda x: (-abs(x.change), x.name, x.group))[:ROWS]
+            tables.append(Table(key, title, pl.DataFrame([_call_row(x) for x in largest])))
+    return tables
+
+
+def _call_row(change: OperatorChange) -> dict[str, Any]:
+    split = split_of([change])
+    return {
+        "name": change.name,
+        "part": None if change.group is CallGroup.other else change.group.name,
+        "calls per step of A": change.calls_a,
+        "of B": change.calls_b,
+        "µs per call of A": 1e6 * change.seconds_a,
+        "µs per call of B": 1e6 * change.seconds_b,
+        "elements per call of A": change.elements_a,
+        "elements per call of B": change.elements_b,
+        "ms by more calls": 1e3 * split.more,
+        "ms by larger calls": None if split.larger is None else 1e3 * split.larger,
+        "ms by slower calls": 1e3 * split.slower,
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -53,6 +54,31 @@ class View:
         """Return the seconds of a range or module, with everything inside it."""
         components = self.by("components")
         return components.get(name, 0.0) or components.get(f"nn.Module: {name}", 0.0)
+
+    @cached_property
+    def operator_names(self) -> frozenset[str]:
+        """The names of operators that no other one called, and of nodes of the backward."""
+        return frozenset(self.calls.operators["name"]) | self.calls.nodes.keys()
+
+    def host_calls(self, name: str) -> float:
+        """Return how often a step of the first rank calls an operation of the host."""
+        rank = self.ranks[0]
+        return int(rank.doing.filter(name=name)["count"].sum()) / rank.n_counted
+
+    def launches(self, name: str) -> float:
+        """Return how often a step of the first rank launches a kernel, by operator or kernel."""
+        rank = self.ranks[0]
+        work = rank.work
+        table = work.operators if name in work.operators["name"] else work.kernels
+        return int(table.filter(name=name)["count"].sum()) / rank.n_counted
+
+    @property
+    def categories(self) -> Seconds:
+        """Seconds of the host by category."""
+        seconds: Seconds = defaultdict(float)
+        for (category, _), time in self.host.items():
+            seconds[category] += time
+        return seconds
 
     @property
     def host(self) -> dict[tuple[str, str], float]:

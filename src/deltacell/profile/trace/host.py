@@ -24,6 +24,7 @@ from deltacell.profile.trace.trace import NAMES, NOTHING, Kind, Trace
 # bounds in nanoseconds.
 PAUSE = (100_000, 500_000, 0.02)
 BARE = 0.02  # a longer share of a step without events is named by its neighbours
+CALLING = 20_000  # nanoseconds that Python takes at most to call an operator once more
 NOT_RECORDED = "(nothing recorded)"  # the name of moments in which no event is open
 
 Categories = npt.NDArray[np.int8]
@@ -153,7 +154,12 @@ class HostTime:
             .with_columns(pl.Series("time", self.end - self.begin))
             .filter(pl.Series(steps.counted[self.step]))
             .group_by("name", "category")
-            .agg(pl.col("row").n_unique().cast(pl.Int64).alias("count"), pl.col("time").sum())
+            .agg(
+                # Pieces without an event are one together, unless they count for an operator.
+                pl.col("row").filter(pl.col("row") >= 0).n_unique().clip(1).alias("count"),
+                pl.col("time").sum(),
+            )
+            .with_columns(pl.col("count").cast(pl.Int64))
             .with_columns(
                 name=pl.lit(names).gather(pl.col("name")),
                 category=pl.lit(titles).gather(pl.col("category").cast(pl.UInt32)),
@@ -305,7 +311,7 @@ def _names(
 
     A call into the driver is named by its operator, Python code by the innermost function that is
     not in a library or that has a known purpose, such as ``torch.save``, and a stretch without
-    events by its neighbours.
+    events by its neighbours. What Python takes to call an operator again and again counts for it.
     """
     plain = plain_names(trace)
     shown = [_SPOKEN.sub(r"torch.\1", name) if len(name) < 300 else name for name in plain]
@@ -324,7 +330,38 @@ def _names(
         after = _brief(names[code[stop + 1]]) if stop + 1 < len(code) else "the end"
         text = f"code that records nothing, between {before} and {after}"
         code[start : stop + 1] = known.setdefault(text, len(known))
-    return code, list(known)
+    called = _called_again(trace, begin, end, piece, code)
+    return np.where(called >= 0, called, code), list(known)
+
+
+def _called_again(
+    trace: Trace,
+    begin: Ints,
+    end: Ints,
+    piece: Indices,
+    code: Indices,
+) -> Indices:
+    """Return the operator that each short piece between two calls of it counts for, or `NOTHING`.
+
+    Such a piece is one in which nothing is open but Python. A longer one can be anything.
+    """
+    is_operator = (piece >= 0) & (trace.kind[piece] == Kind.operator)
+    operators = np.flatnonzero(is_operator)
+    called: Indices = np.full(len(code), NOTHING, dtype=np.int32)
+    if len(operators) < 2:
+        return called
+    is_quiet = (piece < 0) | (trace.kind[piece] == Kind.python)
+    quiet = np.flatnonzero(is_quiet)
+    after = np.searchsorted(operators, quiet)
+    is_between = (after > 0) & (after < len(operators))
+    quiet = quiet[is_between]
+    left = operators[after[is_between] - 1]
+    right = operators[after[is_between]]
+    others = np.cumsum(~is_quiet & ~is_operator)
+    is_same = (code[left] == code[right]) & (others[left] == others[right])
+    is_short = begin[right] - end[left] <= CALLING
+    called[quiet] = np.where(is_same & is_short, code[left], np.int32(NOTHING))
+    return called
 
 
 def _named_by(trace: Trace, nesting: Nesting) -> Indices:
