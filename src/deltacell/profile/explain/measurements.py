@@ -1,0 +1,186 @@
+"""The YAML file of two trainings and of what was measured of them."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+
+from deltacell.errors import InputError
+
+LARGEST_FILE = 1 << 20
+
+Unit = Literal["s", "ms", "it/s", "epochs per day"]
+Mode = Literal["train", "step", "forward", "data", "fixed", "empty"]
+# What can be measured: its units, the default first, the default mode, and what its ratio is of.
+MEASURED: dict[str, tuple[tuple[Unit, ...], Mode | None, str]] = {
+    "epoch seconds": (("s", "epochs per day"), "train", "the wall time of a whole epoch"),
+    "it/s": (("it/s",), "train", "the training steps alone"),
+    "ms per step": (("ms", "s"), "train", "the training steps alone"),
+    "trace sum": (("ms", "s"), None, "self times of a trace"),
+    "loader only": (("it/s", "ms", "s"), "data", "the loader alone"),
+    "loader+model": (("it/s", "ms", "s"), None, "loader and model"),
+    "saved batch": (("ms", "s", "it/s"), "fixed", "the full step on a batch in memory"),
+}
+_RATES = {"it/s": 1.0, "epochs per day": 86_400.0}  # seconds in which a rate counts
+
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e300)]
+Count = Annotated[int, msgspec.Meta(gt=0, lt=10**15)]
+Name = Annotated[str, msgspec.Meta(pattern=r"\S")]
+
+
+class Conditions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What a time depends on: a reading overrides its measurement, which overrides the side."""
+
+    batch: Count | None = None  # of one process
+    ranks: Count | None = None
+    parameters: Count | None = None
+    window_steps: Count | None = None  # the steps covered
+    startup_seconds: Positive | None = None  # start-up of the profiler, all of it in one step
+
+    @property
+    def samples_per_step(self) -> int | None:
+        """The samples of all ranks together."""
+        return self.batch * self.ranks if self.batch and self.ranks else None
+
+
+class Side(Conditions, forbid_unknown_fields=True, kw_only=True):
+    """One of the two trainings, with its real conditions."""
+
+    name: Name
+    steps_per_epoch: Count | None = None
+
+    @property
+    def samples_per_epoch(self) -> int | None:
+        """Steps times batch times ranks, with the last step counted as full."""
+        samples = self.samples_per_step
+        return self.steps_per_epoch * samples if self.steps_per_epoch and samples else None
+
+
+class Reading(Conditions, forbid_unknown_fields=True, kw_only=True):
+    """What was measured of one side, with conditions that differ from the real training."""
+
+    value: Positive = 0.0
+    readings: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = ()
+
+    @property
+    def warmup(self) -> int:
+        """The number of leading readings far from the median of the second half."""
+        return n_warmup(self.readings)
+
+    @property
+    def steady(self) -> float:
+        """The median of the readings that are not warm-up; without readings, the value."""
+        return float(np.median(self.readings[self.warmup :])) if self.readings else self.value
+
+    @property
+    def is_mean_with_warmup(self) -> bool:
+        """Whether the value is the average of all readings, including warm-up."""
+        return self.warmup > 0 and math.isclose(np.mean(self.readings), self.value, rel_tol=0.02)
+
+
+class Measurement(Conditions, forbid_unknown_fields=True, kw_only=True):
+    """One comparison of the two trainings."""
+
+    name: Name
+    measured: Literal[tuple(MEASURED)]  # type: ignore[valid-type]
+    a: Positive | Reading
+    b: Positive | Reading
+    unit: Unit | None = None
+    mode: Mode | None = None
+    sum: Literal["nested", "self"] | None = None
+    claimed: Positive | None = None  # the ratio of B to A that people derived from it
+
+    def seconds(self, value: float) -> float:
+        """Return the seconds that a value of this unit stands for."""
+        if self.unit in _RATES:
+            return _RATES[self.unit] / value
+        return value / 1e3 if self.unit == "ms" else value
+
+    def seconds_per_step(self, reading: Reading) -> float | None:
+        """Return the time of a step, without the step in which a profiler starts."""
+        seconds = self.seconds(reading.steady if reading.is_mean_with_warmup else reading.value)
+        if self.measured != "trace sum":
+            return None if self.measured == "epoch seconds" else seconds
+        start, steps = reading.startup_seconds, reading.window_steps
+        if steps is None:
+            return None
+        return seconds / steps if start is None else (seconds - start) / (steps - 1)
+
+
+class Measurements(msgspec.Struct, forbid_unknown_fields=True):
+    """Two trainings and all measurements, in the order of the file."""
+
+    a: Side
+    b: Side
+    measurements: Annotated[tuple[Measurement, ...], msgspec.Meta(min_length=1)]
+
+
+def n_warmup(readings: tuple[float, ...]) -> int:
+    """Return how many leading readings differ by more than 1.5x from the median of the second half.
+
+    At most half of the readings are warm-up.
+    """
+    half = len(readings) // 2
+    usual = float(np.median(readings[half:])) if half else 0.0
+    for index in range(half):
+        if usual / 1.5 <= readings[index] <= 1.5 * usual:
+            return index
+    return half
+
+
+def read_measurements(path: str | os.PathLike[str]) -> Measurements:
+    """Read and check a YAML file of measurements; the how-to on slow runs describes its keys."""
+    path = Path(path)
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise ValueError(f"the file is larger than {LARGEST_FILE:,} bytes")
+        content = msgspec.yaml.decode(path.read_bytes(), type=Measurements)
+    except (OSError, msgspec.DecodeError, RecursionError, ValueError) as error:
+        what = " ".join(str(error).split())
+        raise InputError(what, code="not-measurements", where=path) from error
+    for measurement in content.measurements:
+        units, mode, _ = MEASURED[measurement.measured]
+        measurement.unit = measurement.unit or units[0]
+        measurement.mode = measurement.mode or mode
+        measurement.a = _completed(measurement, measurement.a, content.a)
+        measurement.b = _completed(measurement, measurement.b, content.b)
+        what = _what_is_wrong(measurement, units)
+        if what:
+            raise InputError(
+                f"'{measurement.name}': {what}",
+                code="wrong-measurement",
+                where=path,
+            )
+    return content
+
+
+def _completed(measurement: Measurement, value: float | Reading, side: Side) -> Reading:
+    """Return a reading with its value and all conditions that are known."""
+    reading = value if isinstance(value, Reading) else Reading(value=value)
+    reading.value = reading.value or reading.steady
+    for name in Conditions.__struct_fields__:
+        known = getattr(reading, name) or getattr(measurement, name) or getattr(side, name)
+        setattr(reading, name, known)
+    return reading
+
+
+def _what_is_wrong(measurement: Measurement, units: tuple[Unit, ...]) -> str:
+    """Return what is wrong with a measurement; empty if nothing is."""
+    what = ""
+    if measurement.unit not in units:
+        what = f"the unit is {measurement.unit}; expected {', '.join(units)}"
+    if (measurement.sum is None) == (measurement.measured == "trace sum"):
+        what = "'sum' is required for a 'trace sum', and only for it"
+    for reading in (measurement.a, measurement.b):
+        if not isinstance(reading, Reading) or not reading.value:
+            return "'a' or 'b' has neither a 'value' nor 'readings'"
+        start = reading.startup_seconds or 0.0
+        is_short = start >= measurement.seconds(reading.value)
+        if start and (measurement.unit in _RATES or (reading.window_steps or 0) < 2 or is_short):
+            what = "'startup_seconds' needs a longer time, and window_steps of 2 or more"
+    return what
