@@ -15,7 +15,7 @@ from typing import NamedTuple
 import requests
 
 from deltacell.errors import InputError
-from deltacell.files import read_json, write_json
+from deltacell.files import open_no_link, read_json, write_json
 from deltacell.store import sha256_of_file
 from deltacell.words import Progress
 
@@ -161,7 +161,7 @@ def _fetch(download: Download, part: Path, progress: Progress | None) -> None:
             version.write_text(mark)
         have = have if resumed else 0
         total = have + int(response.headers.get("Content-Length") or -have)
-        with part.open("ab" if resumed else "wb") as file:
+        with open_no_link(part, "ab" if resumed else "wb") as file:
             for chunk in response.iter_content(1 << 16):
                 have += file.write(chunk)
                 if progress is not None:

@@ -6,6 +6,7 @@ that a reader sees either the old file or all of the new one, even after a kill.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import io
@@ -15,13 +16,14 @@ import re
 import secrets
 import shutil
 import socket
+import stat
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from deltacell.errors import InputError, StoreError
 
@@ -54,11 +56,36 @@ def temporary_name(path: Path) -> Path:
     return path.parent / f".{path.name}.{owner}-{secrets.token_hex(6)}{TEMPORARY}"
 
 
+class Lock:
+    """A lock file that this process holds, see `locked`."""
+
+    def __init__(self, path: Path, file: IO[bytes], whose: str) -> None:
+        self.path, self._file, self._whose = path.absolute(), file, whose
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the file was removed, so that another process may have locked a new one."""
+        try:
+            now = self.path.lstat()
+        except FileNotFoundError:
+            return True
+        locked = os.fstat(self._file.fileno())
+        return (now.st_dev, now.st_ino) != (locked.st_dev, locked.st_ino)
+
+    def check(self) -> None:
+        """Raise if the lock is lost; call it before every write that it protects."""
+        if self.is_lost:
+            what = f"this process has lost the {self._whose}, as its lock file was removed or"
+            what += " replaced; it has stopped and writes nothing more"
+            fix = "Another process may have resumed it. If none did, rerun the command."
+            raise StoreError(what, code="lost-lock", where=self.path.parent, fix=fix)
+
+
 @contextmanager
-def locked(path: Path, *, whose: str) -> Iterator[None]:
+def locked(path: Path, *, whose: str) -> Iterator[Lock]:
     """Hold a lock file, which the system releases however this process ends; the file stays."""
     try:
-        lock = path.open("wb")
+        lock = open_no_link(path, "ab")
     except OSError as error:
         what = f"the lock cannot be written: {error.strerror or error}"
         raise StoreError(what, code="not-written", where=path) from error
@@ -72,7 +99,41 @@ def locked(path: Path, *, whose: str) -> Iterator[None]:
             # Some network file systems have no locks, and work there must be possible.
             what = f"no locks ({error.strerror}); make sure that only one process works there"
             warnings.warn(f"{path.parent}: {what}", stacklevel=5)
-        yield
+        yield Lock(path, lock, whose)
+
+
+def open_no_link(path: Path, mode: str) -> IO[bytes]:
+    """Open a file for writing; a link, or anything else that is not a file, raises."""
+
+    def opener(name: str, flags: int) -> int:
+        # Without O_NONBLOCK, opening a named pipe would wait for a reader.
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+    try:
+        file: IO[bytes] = open(path, mode, opener=opener)  # noqa: SIM115
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise link_error(path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise StoreError("not a regular file", code="not-a-file", where=path)
+    return file
+
+
+def link_error(path: Path) -> StoreError:
+    what = "this is a symbolic link, which is not followed when something is written"
+    fix = "Replace it by what it points to, or copy the folder without links: cp -rL OLD NEW"
+    return StoreError(what, code="link", where=path, fix=fix)
+
+
+def check_no_links(folder: Path) -> None:
+    """Raise if anything inside a folder is a symbolic link, through which others could write."""
+    for where, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            path = Path(where, name)
+            if path.is_symlink():
+                raise link_error(path)
 
 
 def seal_of(data: Mapping[str, Any]) -> str:

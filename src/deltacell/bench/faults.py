@@ -42,6 +42,7 @@ from deltacell import store
 from deltacell.bench import process
 from deltacell.cell import Cell, Genes
 from deltacell.errors import DeltacellError, InputError
+from deltacell.models.baselines.boosted_trees import booster, predicted
 from deltacell.predict.gene_sets import Scored
 from deltacell.predict.ranking_file import Ranking
 from deltacell.predict.request import read_sets
@@ -302,6 +303,11 @@ def fuzzed() -> dict[str, tuple[bytes, Reader]]:
 
     # If two readers share a name, the sample is for the first.
     by_name = {reader.name: reader for reader in reversed(READERS)}
+
+    def predict(file: Path) -> Any:
+        text = file.read_text(errors="replace")
+        return predicted(booster(text), np.zeros((3, 5), np.float32)).tolist()
+
     found: dict[str, Reader] = {
         **{name: partial(reading, reader) for name, reader in by_name.items()},
         "xlsx": partial(reading, by_name["table"]),
@@ -310,6 +316,7 @@ def fuzzed() -> dict[str, tuple[bytes, Reader]]:
         "any file": lambda file: [bool(reader.find(File(file))) for reader in READERS],
         "trace": read_traces,
         "explanation": explain,
+        "trees": predict,
     }
     return {
         name: (SAMPLES[SAMPLE_OF.get(name, name)].encode(), read)

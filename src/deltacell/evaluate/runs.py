@@ -29,6 +29,7 @@ from deltacell.evaluate.evaluation import (
 )
 from deltacell.evaluate.figures import plot_metric
 from deltacell.evaluate.metrics import Bootstrap
+from deltacell.files import check_no_links
 from deltacell.models import Dango, Prediction
 from deltacell.models.base import check_choice
 from deltacell.models.baselines import BASELINES, FittedPredictor, baseline
@@ -285,6 +286,7 @@ def _fitted_baseline(
 
     config = replace(config, directory=str(place))
     try:
+        check_no_links(runs[0].record.path)
         outcome = train(
             config,
             data=data,

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from deltacell.arrays import Bools, Ints
 from deltacell.errors import InputError, StoreError
-from deltacell.files import locked, written
+from deltacell.files import link_error, locked, written
 from deltacell.predict.ensemble import Ensemble
 from deltacell.predict.gene_sets import Combinations, GeneSets, Piece, Scored
 from deltacell.predict.ranking_file import HIGHEST, LOWEST, SCHEMA, Ranking, write_ranking
@@ -319,6 +319,8 @@ class Work:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Create the folder and lock the work of this rank."""
+        if self.folder.is_symlink():
+            raise link_error(self.folder)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

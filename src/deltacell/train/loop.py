@@ -30,7 +30,7 @@ from deltacell.train.config import Config, HeteroCellConfig, LoggersConfig
 from deltacell.train.data import TrainingData
 from deltacell.train.predictor import WIDE, build_model
 from deltacell.train.processes import SAVE, StopSignals, highest, sum_gradients
-from deltacell.train.run_directory import MEANING, Checkpoints, RunDirectory, meaning, write_metrics
+from deltacell.train.run_directory import MEANING, Checkpoints, RunDirectory, meaning
 from deltacell.train.task import Position, Prepared, Task, Validation, build_loss
 
 if TYPE_CHECKING:
@@ -153,6 +153,8 @@ class Loop:
         return at.is_end(self.config) if self._trains else at.epoch >= self.epochs
 
     def flush(self) -> None:
+        if self.directory is not None:
+            self.directory.lock.check()
         self.timer.flush(self.path / PHASES, self.fabric.global_rank, self.attempt)
 
     def state_dict(self) -> dict[str, Any]:
@@ -411,7 +413,7 @@ class Loop:
             timer.switch("checkpoint")
             self.rows.append(row)
             if self.directory is not None:
-                write_metrics(self.path, self.rows)
+                self.directory.write_metrics(self.rows)
             self._save(metric)
             every = self.config.trainer.figures_every
             if self.directory is not None and every and done % every == 0:

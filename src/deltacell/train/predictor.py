@@ -20,6 +20,7 @@ from torch import nn
 from deltacell.arrays import Doubles
 from deltacell.cell import Cell
 from deltacell.errors import DeltacellError, InputError
+from deltacell.files import check_no_links
 from deltacell.models import STRING_LAMBDAS, STRING_RELATIONS, Dango, HeteroCell, Prediction
 from deltacell.models.base import Recorded
 from deltacell.models.baselines import FittedPredictor
@@ -129,6 +130,7 @@ class Ensemble(FittedPredictor):
         shutil.rmtree(directory / MEMBERS, ignore_errors=True)
         not_needed = shutil.ignore_patterns("baselines", FIGURES, TRACES, TENSORBOARD)
         for number, run in enumerate(self.runs):
+            check_no_links(Path(run))
             copy = directory / MEMBERS / f"{number}-{Path(run).resolve().name}"
             shutil.copytree(run, copy, ignore=not_needed)
         self.open(directory, data)

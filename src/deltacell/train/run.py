@@ -43,7 +43,6 @@ from deltacell.train.run_directory import (
     new_path,
     opened,
     resumed_config,
-    write_metrics,
 )
 from deltacell.train.task import Validation
 from deltacell.words import Progress
@@ -124,6 +123,8 @@ def train(
                 progress = stack.enter_context(progress_bar())
             return _fitted(directory, config, predictor, data, before, progress)
         loop.directory = directory
+        if directory is not None:
+            loop.checkpoints = directory.checkpoints(config.trainer.keep)
         # From here on, signals end the run in an orderly way.
         stack.enter_context(loop.signals)
         if before is not None:
@@ -148,7 +149,7 @@ def _go_back(loop: Loop, which: str, status: Status) -> None:
     if directory is not None:
         size = loop.fabric.world_size
         directory.resume(loop.config, from_step=loop.position.step, world_size=size)
-        write_metrics(path, loop.rows)
+        directory.write_metrics(loop.rows)
 
 
 def _trained(loop: Loop) -> Outcome:
@@ -239,7 +240,7 @@ def _fitted(
             {**{name: float(value) for name, value in row.items()}, "epoch": n, "step": n}
             for n, row in enumerate([*predictor.history, last], 1)
         ]
-        write_metrics(path, rows)
+        directory.write_metrics(rows)
         state = {"predictor": predictor.state_dict(), "rows": rows, MEANING: meaning(config, data)}
         n, metric = len(rows), last.get("validation_pearson")
         checkpoints.save(state, step=n, epoch=n, metric=metric)

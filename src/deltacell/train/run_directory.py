@@ -29,7 +29,14 @@ import torch
 from torch import Tensor, nn
 
 from deltacell.errors import InputError, StoreError
-from deltacell.files import TEMPORARY, locked, write_bytes, write_text
+from deltacell.files import (
+    TEMPORARY,
+    Lock,
+    check_no_links,
+    locked,
+    write_bytes,
+    write_text,
+)
 from deltacell.profile.record import (
     CHECKPOINTS,
     CONFIG_FILE,
@@ -120,8 +127,9 @@ def opened(path: Path, *, running: bool = False) -> Iterator[RunDirectory]:
     anything else is.
     """
     path = read_run(path).path.absolute()
-    with locked(path / ".lock", whose="run"):
-        run = RunDirectory(path, read_run(path), running)
+    check_no_links(path)
+    with locked(path / LOCK, whose="run") as lock:
+        run = RunDirectory(path, read_run(path), running, lock)
         try:
             yield run
         except BaseException as error:
@@ -142,14 +150,20 @@ class RunDirectory:
     path: Path
     record: RunRecord
     running: bool
+    lock: Lock
 
     def checkpoints(self, keep: int = 2) -> Checkpoints:
-        return Checkpoints(self.path / CHECKPOINTS, keep)
+        return Checkpoints(self.path / CHECKPOINTS, keep, self.lock)
 
     def update(self, **changes: Any) -> None:
+        self.lock.check()
         changed = dataclasses.replace(self.record, **changes)
         write_run(self.path, changed)
         self.record = changed
+
+    def write_metrics(self, rows: Sequence[Mapping[str, float | None]]) -> None:
+        self.lock.check()
+        write_metrics(self.path, rows)
 
     def resume(self, config: Config, *, from_step: int, world_size: int = 1) -> None:
         """Start another attempt; one that was killed becomes ``interrupted``."""
@@ -298,6 +312,7 @@ def metrics_of(run: Path) -> list[dict[str, Any]]:
     return rows
 
 
+LOCK = ".lock"  # in a run directory
 SCHEMA_VERSION = 1
 METRIC = "validation_pearson"  # which chooses the best checkpoint
 _NAME = re.compile(r"step-\d{8,}\.ckpt")
@@ -307,11 +322,17 @@ _MARK = "deltacell_checkpoint"
 class Checkpoints:
     """The checkpoints of a run; one process at a time may save, any number may load.
 
-    The last `keep` checkpoints are kept, and the best.
+    The last `keep` checkpoints are kept, and the best. With the lock of the run, nothing is written
+    or deleted after another process has taken the run over.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], keep: int = 2) -> None:
-        self.folder, self.keep = Path(folder), keep
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        keep: int = 2,
+        lock: Lock | None = None,
+    ) -> None:
+        self.folder, self.keep, self.lock = Path(folder), keep, lock
         self._kept: tuple[Reached, ...] | None = None
 
     @property
@@ -353,11 +374,13 @@ class Checkpoints:
         """Save a state as the last checkpoint, and the best if its metric is highest."""
         metric = float(metric) if metric is not None and math.isfinite(metric) else None
         before, file = self.kept, self.folder / f"step-{step:08d}.ckpt"
+        self._check_lock()
         write_checkpoint(file, state, step=step, epoch=epoch, metric=metric)
         saved = _described(file.name, step, epoch, metric)
         kept = [*(one for one in before if one.step != step), saved]
         self._kept = tuple(one for one in kept if one in kept[-self.keep :] or one is _best(kept))
         names = {one.file for one in self._kept}
+        self._check_lock()
         # The next save tries again to delete what remains.
         with suppress(OSError):
             for old in (*self._files(), *self.folder.glob(f".*{TEMPORARY}")):
@@ -376,9 +399,14 @@ class Checkpoints:
     def continue_from(self, which: str) -> None:
         """Delete the checkpoints of later steps, the latest first."""
         files = self._files()
+        self._check_lock()
         for file in reversed(files[files.index(self._find(which)) + 1 :]):
             file.unlink()
         self._kept = None
+
+    def _check_lock(self) -> None:
+        if self.lock is not None:
+            self.lock.check()
 
     def _files(self) -> list[Path]:
         found = (file for file in self.folder.glob("step-*") if _NAME.fullmatch(file.name))

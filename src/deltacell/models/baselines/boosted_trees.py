@@ -23,6 +23,7 @@ from deltacell.models.baselines.gene_sets import (
     aggregated,
     look_up,
 )
+from deltacell.models.baselines.tree_text import damaged_trees, read_trees
 from deltacell.models.gene_vectors import chosen_features, feature_vectors, largest_signs
 
 if TYPE_CHECKING:
@@ -188,12 +189,16 @@ def boosted(
 
 
 def booster(text: str) -> Booster:
+    """Return the trees of a text, which may be from a checkpoint that somebody edited."""
     from lightgbm import Booster
 
-    return Booster(model_str=text)
+    return Booster(model_str=read_trees(text).text)
 
 
 def predicted(trees: Booster, columns: Floats, **options: Any) -> Doubles:
+    if columns.shape[1] != trees.num_feature():
+        what = f"they were fitted on {trees.num_feature()} columns, not on {columns.shape[1]}"
+        raise damaged_trees(what)
     found = trees.predict(columns, num_threads=torch.get_num_threads(), **options)
     return np.asarray(found, np.float64)
 
