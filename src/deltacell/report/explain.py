@@ -162,6 +162,11 @@ def _reconciliation(result: Mapping[str, Any]) -> Iterator[Piece]:
     if compared is not None:
         yield from (_waterfall(fall, a, b) for fall in compared["waterfalls"])
         yield Piece("differences in the setup", (), compared["unequal"])
+    if result["parts"] is not None:
+        for fall in result["parts"]["waterfalls"]:
+            piece = _waterfall(fall, a, b)
+            title = f"{piece.title}, in parts measured on other ranks than the training"
+            yield Piece(title, piece.columns, piece.rows, total=True)
     yield Piece("what to measure next", (), result["advice"])
 
 

@@ -16,6 +16,11 @@ from deltacell.profile.explain.measurements import (
 from deltacell.words import listed, ratio_text
 
 Per = Literal["step", "sample", "epoch"]
+FILLED = 0.9  # share of an epoch that its steps fill if their time is that of the training
+SLACK = 1.04  # times that differ by less than this factor are equal up to rounding
+NESTED = 1.25  # a sum that exceeds the wall time by this factor counts time more than once
+OF_TRAINING = ("epoch seconds", "it/s", "ms per step")  # what is measured of the real training
+LIMITED_BY_STEP = ("it/s", "ms per step", "loader only")  # never longer than a whole step
 PERS: tuple[Per, ...] = ("step", "sample", "epoch")
 
 
@@ -33,6 +38,21 @@ class Times:
 
 
 @dataclass(frozen=True)
+class WallClock:
+    """What the wall clock says of one training."""
+
+    side: Side
+    epoch_s: float | None
+
+    @property
+    def longest_step_s(self) -> float | None:
+        """The time of an epoch over its steps: a step with everything around it."""
+        if self.epoch_s is None or not self.side.steps_per_epoch:
+            return None
+        return self.epoch_s / self.side.steps_per_epoch
+
+
+@dataclass(frozen=True)
 class SideReading:
     """A reading with the training that it is of."""
 
@@ -40,6 +60,8 @@ class SideReading:
     reading: Reading
     times: Times
     seconds: float  # that the value in the file stands for
+    wall: WallClock
+    per_step: float | None  # also of a sum, which is not a time
 
     @property
     def is_of_other_model(self) -> bool:
@@ -48,9 +70,32 @@ class SideReading:
 
     @property
     def is_as_trained(self) -> bool:
-        """Whether batch and model are those of the training."""
-        trained = (self.side.batch, self.side.parameters)
-        return trained == (self.reading.batch, self.reading.parameters)
+        """Whether batch, model and steps per epoch are those of the training."""
+        return not any(name != "ranks" for name in self.other_conditions)
+
+    @property
+    def other_conditions(self) -> tuple[str, ...]:
+        """The conditions in which the reading differs from the training."""
+        names = ("batch", "ranks", "parameters", "steps_per_epoch")
+        return tuple(
+            name
+            for name in names
+            if getattr(self.side, name) not in (None, getattr(self.reading, name))
+        )
+
+    @property
+    def leaves_epoch_unexplained(self) -> bool:
+        """Whether steps of this length fill less than `FILLED` of the epoch of the training."""
+        limit = self.wall.longest_step_s
+        is_comparable = not self.other_conditions
+        return bool(is_comparable and limit and self.per_step and self.per_step < FILLED * limit)
+
+    @property
+    def is_longer_than_epoch(self) -> bool:
+        """Whether steps of this length do not fit into the epoch."""
+        limit = self.wall.longest_step_s
+        is_comparable = "batch" not in self.other_conditions
+        return bool(is_comparable and limit and self.per_step and self.per_step > SLACK * limit)
 
 
 class Figure:
@@ -60,10 +105,18 @@ class Figure:
     supports; ``of`` is what it is a ratio of, or why there is none.
     """
 
-    def __init__(self, measurement: Measurement, content: Measurements) -> None:
+    def __init__(self, measurement: Measurement, wall_a: WallClock, wall_b: WallClock) -> None:
         self.measurement = measurement
-        self.a = _side_reading(measurement, measurement.a, content.a)
-        self.b = _side_reading(measurement, measurement.b, content.b)
+        self.is_nested = measurement.sum == "nested" or (
+            measurement.measured == "trace sum"
+            and measurement.sum is None
+            and (
+                _exceeds_step(measurement, measurement.a, wall_a)
+                or _exceeds_step(measurement, measurement.b, wall_b)
+            )
+        )
+        self.a = _side_reading(measurement, measurement.a, wall_a, is_nested=self.is_nested)
+        self.b = _side_reading(measurement, measurement.b, wall_b, is_nested=self.is_nested)
         self.raw_ratio = self.b.seconds / self.a.seconds  # of the values in the file
         claimed = measurement.claimed
         self.claim = f"{claimed:g}x" if claimed else ratio_text(self.raw_ratio)
@@ -85,10 +138,21 @@ class Figure:
         return None if of_a is None or of_b is None else of_b / of_a
 
     def _why_no_ratio(self) -> str:
-        if self.measurement.sum == "nested":
+        if self.is_nested:
             return "a sum over nested events is not a time"
+        if self.measurement.measured == "trace sum" and self.measurement.sum is None:
+            return "it does not say whether it is a sum of self times (sum: self)"
         if any(side.reading.is_mean_with_warmup for side in self.sides):
             return "the average includes warm-up"
+        too_long = [side.side.name for side in self.sides if side.is_longer_than_epoch]
+        if too_long and self.measurement.measured in LIMITED_BY_STEP:
+            return f"the steps of {listed(too_long)} would take longer than the epoch"
+        unexplained = [side.side.name for side in self.sides if side.leaves_epoch_unexplained]
+        if unexplained and self.measurement.measured in ("it/s", "ms per step"):
+            return f"the steps of {listed(unexplained)} do not fill the epoch"
+        others = [side.side.name for side in self.sides if side.other_conditions]
+        if others and self.measurement.measured in OF_TRAINING:
+            return f"{listed(others)} did not run as in the training"
         return ""
 
     def _what_of(self) -> str:
@@ -122,19 +186,70 @@ class Figure:
         return result | {"supports": self.supports, "per": self.per, "of": self.of}
 
 
-def _side_reading(measurement: Measurement, reading: float | Reading, side: Side) -> SideReading:
-    if not isinstance(reading, Reading):
-        reading = Reading(value=reading)
-    times = _times(measurement, reading, side)
-    return SideReading(side, reading, times, measurement.seconds(reading.value))
+def wall_clocks(content: Measurements) -> tuple[WallClock, WallClock]:
+    """Return the time of an epoch of both trainings, each from the first reading of it.
+
+    A reading of a run with another batch, model or number of ranks or steps is not used.
+    """
+    seconds: list[float | None] = [None, None]
+    for measurement in content.measurements:
+        if measurement.measured != "epoch seconds":
+            continue
+        pairs = ((measurement.a, content.a), (measurement.b, content.b))
+        for index, (reading, side) in enumerate(pairs):
+            reading = _as_reading(reading)
+            times = Times(None, None, None)
+            wall = WallClock(side, None)
+            value_s = measurement.seconds(reading.value)
+            of_side = SideReading(side, reading, times, value_s, wall, None)
+            if seconds[index] is None and not of_side.other_conditions:
+                seconds[index] = value_s
+    return WallClock(content.a, seconds[0]), WallClock(content.b, seconds[1])
 
 
-def _times(measurement: Measurement, reading: Reading, side: Side) -> Times:
+def _as_reading(value: float | Reading) -> Reading:
+    return value if isinstance(value, Reading) else Reading(value=value)
+
+
+def _exceeds_step(measurement: Measurement, value: float | Reading, wall: WallClock) -> bool:
+    """Return whether a sum per step is longer than the step with everything around it."""
+    per_step = measurement.seconds_per_step(_as_reading(value))
+    limit = wall.longest_step_s
+    return bool(per_step and limit and per_step > NESTED * limit)
+
+
+def _side_reading(
+    measurement: Measurement,
+    value: float | Reading,
+    wall: WallClock,
+    *,
+    is_nested: bool,
+) -> SideReading:
+    reading = _as_reading(value)
+    times = _times(measurement, reading, wall.side, is_nested=is_nested)
+    per_step = measurement.seconds_per_step(reading)
+    return SideReading(
+        wall.side,
+        reading,
+        times,
+        measurement.seconds(reading.value),
+        wall,
+        per_step,
+    )
+
+
+def _times(
+    measurement: Measurement,
+    reading: Reading,
+    side: Side,
+    *,
+    is_nested: bool,
+) -> Times:
     samples = side.samples_per_epoch
     if measurement.measured == "epoch seconds":
         epoch = measurement.seconds(reading.value)
         return Times(None, epoch / samples if samples else None, epoch)
-    step = None if measurement.sum == "nested" else measurement.seconds_per_step(reading)
+    step = None if is_nested else measurement.seconds_per_step(reading)
     if step is None or not reading.samples_per_step:
         return Times(step, None, None)
     sample = step / reading.samples_per_step

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
 
-from deltacell.errors import InputError
+from deltacell.errors import InputError, did_you_mean
 
 LARGEST_FILE = 1 << 20
 
@@ -28,6 +29,9 @@ MEASURED: dict[str, tuple[tuple[Unit, ...], Mode | None, str]] = {
 }
 _RATES = {"it/s": 1.0, "epochs per day": 86_400.0}  # seconds in which a rate counts
 
+_UNKNOWN_FIELD = re.compile(r"unknown field `(?P<key>[^`]*)`(?: - at `(?P<place>[^`]*)`)?")
+_WRONG_MEASURED = re.compile(r"`\$\.measurements\[[^`]*\]\.measured`")
+
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e300)]
 Count = Annotated[int, msgspec.Meta(gt=0, lt=10**15)]
 Name = Annotated[str, msgspec.Meta(pattern=r"\S")]
@@ -39,6 +43,7 @@ class Conditions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     batch: Count | None = None  # of one process
     ranks: Count | None = None
     parameters: Count | None = None
+    steps_per_epoch: Count | None = None  # of the run that was measured
     window_steps: Count | None = None  # the steps covered
     startup_seconds: Positive | None = None  # start-up of the profiler, all of it in one step
 
@@ -52,7 +57,6 @@ class Side(Conditions, forbid_unknown_fields=True, kw_only=True):
     """One of the two trainings, with its real conditions."""
 
     name: Name
-    steps_per_epoch: Count | None = None
 
     @property
     def samples_per_epoch(self) -> int | None:
@@ -141,7 +145,7 @@ def read_measurements(path: str | os.PathLike[str]) -> Measurements:
             raise ValueError(f"the file is larger than {LARGEST_FILE:,} bytes")
         content = msgspec.yaml.decode(path.read_bytes(), type=Measurements)
     except (OSError, msgspec.DecodeError, RecursionError, ValueError) as error:
-        what = " ".join(str(error).split())
+        what = _with_known_names(" ".join(str(error).split()))
         raise InputError(what, code="not-measurements", where=path) from error
     for measurement in content.measurements:
         units, mode, _ = MEASURED[measurement.measured]
@@ -159,6 +163,28 @@ def read_measurements(path: str | os.PathLike[str]) -> Measurements:
     return content
 
 
+def _with_known_names(message: str) -> str:
+    """Return the message of a decoder with the closest known key, or with the known values."""
+    unknown = _UNKNOWN_FIELD.search(message)
+    if unknown:
+        place = unknown["place"] or ""
+        return message + did_you_mean(unknown["key"], _keys_at(place))
+    if _WRONG_MEASURED.search(message):
+        return f"{message}; expected one of: {', '.join(MEASURED)}"
+    return message
+
+
+def _keys_at(place: str) -> tuple[str, ...]:
+    """Return the keys of the mapping at a place such as ``$.measurements[...].a``."""
+    if place in ("$.a", "$.b"):
+        return Side.__struct_fields__
+    if place.endswith((".a", ".b")):
+        return Reading.__struct_fields__
+    if "measurements" in place:
+        return Measurement.__struct_fields__
+    return Measurements.__struct_fields__
+
+
 def _completed(measurement: Measurement, value: float | Reading, side: Side) -> Reading:
     """Return a reading with its value and all conditions that are known."""
     reading = value if isinstance(value, Reading) else Reading(value=value)
@@ -174,8 +200,8 @@ def _what_is_wrong(measurement: Measurement, units: tuple[Unit, ...]) -> str:
     what = ""
     if measurement.unit not in units:
         what = f"the unit is {measurement.unit}; expected {', '.join(units)}"
-    if (measurement.sum is None) == (measurement.measured == "trace sum"):
-        what = "'sum' is required for a 'trace sum', and only for it"
+    if measurement.sum is not None and measurement.measured != "trace sum":
+        what = "'sum' is only for a 'trace sum'"
     for reading in (measurement.a, measurement.b):
         if not isinstance(reading, Reading) or not reading.value:
             return "'a' or 'b' has neither a 'value' nor 'readings'"

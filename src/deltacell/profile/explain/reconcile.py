@@ -13,47 +13,62 @@ from deltacell.profile.explain.contradictions import (
     CLOSE,
     Contradiction,
     DifferentData,
+    OtherConditions,
     OutsideTheSteps,
+    Parts,
     StepsLongerThanEpoch,
+    UnexplainedRest,
+    contradictions_between,
     contradictions_of,
+    fills_the_epoch,
+    missing_backward,
 )
-from deltacell.profile.explain.figures import Figure
+from deltacell.profile.explain.figures import Figure, WallClock, wall_clocks
 from deltacell.profile.explain.measurements import Side, read_measurements
 
+WITH_AROUND = "step with everything around it"
+_OF_RATES = (OtherConditions, StepsLongerThanEpoch, UnexplainedRest)
+Walls = tuple[WallClock, WallClock]
 NOT_MEASURED = "not measured (validation, figures, checkpoints)"  # the rest of an epoch
 
 
 def reconcile(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return one consistent account of the measurements in a YAML file, JSON-serialisable.
 
-    ``comparison`` is the waterfall between the ``accounts`` of the two trainings, or None if no
-    step of the real training was measured. ``advice`` lists what to measure.
+    ``comparison`` is the waterfall between the ``accounts`` of the two trainings, or None if
+    neither their epochs nor their steps were measured. ``parts`` is the one between parts of a
+    step that were measured on other ranks than the training, which its account leaves out.
+    ``advice`` lists what to measure.
     """
     content = read_measurements(path)
     a = content.a
     b = content.b
-    figures = [Figure(measurement, content) for measurement in content.measurements]
-    epoch = _first(figures, "epoch seconds")
-    training = _first(figures, "it/s", "ms per step")
-    accounts = _accounts(figures, epoch, training)
+    walls = wall_clocks(content)
+    figures = [Figure(measurement, *walls) for measurement in content.measurements]
+    training = _training_steps(figures)
+    parts = _parts(figures)
+    accounts = _accounts(walls, training, parts)
     comparison = compare(*accounts) if accounts else None
+    partial = _compared_parts(figures, parts)
     same_data = _cover_same_data(a, b)
     contradictions: list[Contradiction] = []
     if same_data is False:
         contradictions.append(DifferentData(None, a, b))
     for figure in figures:
-        contradictions += contradictions_of(figure, training)
-    contradictions += _of_accounts(comparison, epoch)
+        contradictions += contradictions_of(figure)
+    contradictions += contradictions_between(figures, parts)
+    contradictions += _of_accounts(comparison)
     return {
-        "sentence": _sentence(a, b, figures, comparison, epoch),
-        "evidence": _evidence(a, b, comparison, same_data),
+        "sentence": _sentence(a, b, figures, walls, comparison, partial),
+        "evidence": _evidence(a, b, comparison, partial, same_data),
         "a": a.name,
         "b": b.name,
-        "advice": _advice(comparison, epoch, training),
+        "advice": _advice(comparison, walls, training, contradictions),
         "measurements": [figure.to_json() for figure in figures],
         "contradictions": [_to_json(contradiction) for contradiction in contradictions],
         "accounts": [account.to_json() for account in accounts],
         "comparison": None if comparison is None else comparison.to_json(),
+        "parts": None if partial is None else partial.to_json(),
     }
 
 
@@ -68,15 +83,13 @@ def _cover_same_data(a: Side, b: Side) -> bool | None:
     return -(b.samples_per_step or 0) < more < (a.samples_per_step or 0)
 
 
-def _of_accounts(comparison: Comparison | None, epoch: Figure | None) -> Iterator[Contradiction]:
-    if comparison is None or comparison.epoch_ratio is None or epoch is None:
+def _of_accounts(comparison: Comparison | None) -> Iterator[Contradiction]:
+    if comparison is None or comparison.epoch_ratio is None:
         return
     a = comparison.a
     b = comparison.b
     ratio = comparison.epoch_ratio
-    if min(a.outside_s, b.outside_s) < 0:
-        yield StepsLongerThanEpoch(None, a if a.outside_s < 0 else b)
-    elif not math.isclose(ratio.of_steps, ratio.epoch, rel_tol=CLOSE):
+    if (a.outside or b.outside) and not math.isclose(ratio.of_steps, ratio.epoch, rel_tol=CLOSE):
         yield OutsideTheSteps(None, a, b, ratio)
 
 
@@ -84,23 +97,45 @@ def _sentence(
     a: Side,
     b: Side,
     figures: list[Figure],
+    walls: Walls,
     comparison: Comparison | None,
-    epoch: Figure | None,
+    partial: Comparison | None,
 ) -> str:
     if comparison is None:
         return sentences.not_reconciled_sentence(a, b, figures)
-    if comparison.epoch_ratio is None or epoch is None:
-        return sentences.steps_sentence(comparison.a, comparison.b, comparison.steps)
-    return sentences.epochs_sentence(comparison.a, comparison.b, comparison.epoch_ratio)
+    if comparison.epoch_ratio is None or any(wall.epoch_s is None for wall in walls):
+        sentence = sentences.steps_sentence(comparison.a, comparison.b, comparison.steps)
+    elif comparison.a.outside:
+        ratio = comparison.epoch_ratio
+        sentence = sentences.epochs_sentence(comparison.a, comparison.b, ratio)
+    else:
+        ratio = comparison.epoch_ratio
+        sentence = sentences.whole_epochs_sentence(comparison.a, comparison.b, ratio)
+    if partial is None:
+        return sentence
+    return f"{sentence} {sentences.parts_sentence(partial, partial.b.facts['ranks'])}"
 
 
-def _evidence(a: Side, b: Side, comparison: Comparison | None, same_data: bool | None) -> list[str]:
+def _evidence(
+    a: Side,
+    b: Side,
+    comparison: Comparison | None,
+    partial: Comparison | None,
+    same_data: bool | None,
+) -> list[str]:
     evidence = []
     if comparison is not None and comparison.epoch_ratio is not None:
         evidence.append(f"{comparison.epoch_ratio.line}.")
+    split = partial
     if comparison is not None and _has_parts(comparison):
-        evidence += [sentences.step_sentence(comparison.a), sentences.step_sentence(comparison.b)]
+        split = comparison
+    if split is not None:
+        evidence += [sentences.step_sentence(split.a), sentences.step_sentence(split.b)]
         evidence.append(sentences.MARGINAL_COSTS)
+    if partial is not None and comparison is not None:
+        for part, account in ((partial.a, comparison.a), (partial.b, comparison.b)):
+            if account.epoch_s:
+                evidence.append(sentences.parts_of_epoch_sentence(part, account))
     if same_data:
         evidence.append(sentences.same_data_sentence(a, b))
     return evidence
@@ -108,16 +143,21 @@ def _evidence(a: Side, b: Side, comparison: Comparison | None, same_data: bool |
 
 def _advice(
     comparison: Comparison | None,
-    epoch: Figure | None,
+    walls: Walls,
     training: Figure | None,
+    contradictions: list[Contradiction],
 ) -> list[str]:
     advice = []
-    ratio = None if comparison is None else comparison.epoch_ratio
-    if ratio is not None and max(ratio.outside_share_a, ratio.outside_share_b) > 0.1:
-        advice.append(sentences.TIME_OUTSIDE)
-    if epoch is None:
+    doubted = {
+        contradiction.side.side.name: contradiction.side.side
+        for contradiction in contradictions
+        if isinstance(contradiction, _OF_RATES)
+    }
+    if doubted:
+        advice.append(sentences.deciding_sentence(list(doubted.values())))
+    if any(wall.epoch_s is None for wall in walls):
         advice.append(sentences.MEASURE_EPOCH)
-    if training is None:
+    if training is None and not doubted:
         advice.append(sentences.MEASURE_STEPS)
     if comparison is not None and _has_parts(comparison):
         advice.append(sentences.TIME_PHASES)
@@ -137,47 +177,101 @@ def _to_json(contradiction: Contradiction) -> dict[str, Any]:
     }
 
 
-def _first(figures: list[Figure], *measured: str) -> Figure | None:
-    return next((figure for figure in figures if figure.measurement.measured in measured), None)
+def _training_steps(figures: list[Figure]) -> Figure | None:
+    """Return the first figure of steps of both trainings that agrees with the wall clock."""
+    for figure in figures:
+        is_rate = figure.measurement.measured in ("it/s", "ms per step")
+        if is_rate and figure.supports is not None and fills_the_epoch(figure):
+            return figure
+    return None
+
+
+def _parts(figures: list[Figure]) -> Parts | None:
+    """Return the loader alone and with the model, of the models and batches that trained.
+
+    Both are of the same number of ranks; with that of the training, if there is a choice. Nothing
+    is split by a loader that takes longer than loader and model together.
+    """
+    usable = [figure for figure in figures if figure.supports is not None and figure.is_as_trained]
+    candidates = []
+    for loader in usable:
+        if loader.measurement.measured != "loader only":
+            continue
+        for forward in usable:
+            parts = Parts(loader, forward)
+            is_both = forward.measurement.measured == "loader+model"
+            is_alike = _ranks(forward) == _ranks(loader)
+            if is_both and is_alike and min(parts.model_s(0), parts.model_s(1)) > 0:
+                candidates.append(parts)
+    candidates.sort(key=lambda parts: not parts.is_as_trained)
+    return candidates[0] if candidates else None
+
+
+def _ranks(figure: Figure) -> list[int | None]:
+    return [side.reading.ranks for side in figure.sides]
+
+
+def _compared_parts(figures: list[Figure], parts: Parts | None) -> Comparison | None:
+    """Return the parts of a step that were measured on other ranks than the training."""
+    if parts is None or parts.is_as_trained:
+        return None
+    accounts = []
+    for index, side in enumerate(parts.forward.sides):
+        reading = side.reading
+        account = Account(
+            side.side.name,
+            "figures",
+            _seconds_of(figures, parts, index),
+            reading.samples_per_step,
+            facts={"batch": reading.batch, "ranks": reading.ranks},
+        )
+        accounts.append(account)
+    return compare(*accounts)
+
+
+def _seconds_of(figures: list[Figure], parts: Parts, index: int) -> dict[str, float]:
+    """Return the seconds of a step in the loader and in the model."""
+    is_forward = parts.forward.measurement.mode == "forward"
+    name = "forward" if is_forward or any(missing_backward(figures, parts)) else "model passes"
+    loading = parts.loader.sides[index].times.step or 0.0
+    return {"data loading": loading, name: parts.model_s(index)}
 
 
 def _accounts(
-    figures: list[Figure],
-    epoch: Figure | None,
+    walls: Walls,
     training: Figure | None,
+    parts: Parts | None,
 ) -> list[Account]:
-    """Return the accounts of both trainings; none if no step of them was measured.
+    """Return the accounts of both trainings, which add up to the wall clock.
 
-    A step is split by the loader alone and by the loader with the forward, if these were measured
-    with the models and batches of the real training.
+    Only readings of the training itself are in them. Without a time of its steps that agrees with
+    the epoch, a step is the epoch over its steps, with everything around it.
     """
-    if training is None or training.ratio("step") is None:
-        return []
-    usable = [figure for figure in figures if figure.supports is not None and figure.is_as_trained]
-    loader = _first(usable, "loader only")
-    forward = None if loader is None else _forward_like(loader, usable)
     accounts = []
-    for index, reading in enumerate(training.sides):
-        step = reading.times.step or 0.0
-        parts = {"training step": step}
-        if loader is not None:
-            loading = loader.sides[index].times.step or 0.0
-            both = loading
-            parts = {"data loading": loading}
-            if forward is not None:
-                both = forward.sides[index].times.step or 0.0
-                parts["forward"] = both - loading
-            parts["rest of the step"] = step - both
-        side = reading.side
+    for index, wall in enumerate(walls):
+        side = wall.side
+        step = wall.longest_step_s
+        steps: dict[str, float] = {} if step is None else {WITH_AROUND: step}
         outside = {}
-        epoch_s = None if epoch is None else epoch.sides[index].times.epoch
-        if epoch_s is not None and side.steps_per_epoch:
-            outside = {NOT_MEASURED: epoch_s - side.steps_per_epoch * step}
-        facts = {"batch": side.batch, "ranks": side.ranks, "parameters": side.parameters}
+        if training is not None:
+            step = training.sides[index].times.step or 0.0
+            steps = {"training step": step}
+            if wall.epoch_s is not None and side.steps_per_epoch:
+                outside = {NOT_MEASURED: wall.epoch_s - side.steps_per_epoch * step}
+        if step is None:
+            return []
+        if parts is not None and parts.is_as_trained:
+            steps = _seconds_of([], parts, index)
+            steps["rest of the step"] = step - math.fsum(steps.values())
+        facts = {
+            "batch": side.batch,
+            "ranks": side.ranks,
+            "parameters": side.parameters,
+        }
         account = Account(
             side.name,
             "figures",
-            parts,
+            steps,
             side.samples_per_step,
             side.steps_per_epoch,
             outside,
@@ -185,15 +279,3 @@ def _accounts(
         )
         accounts.append(account)
     return accounts
-
-
-def _forward_like(loader: Figure, usable: list[Figure]) -> Figure | None:
-    """Return loader and forward, measured on as many ranks as the loader alone."""
-    ranks = [side.reading.ranks for side in loader.sides]
-    alike = [
-        figure
-        for figure in usable
-        if figure.measurement.mode == "forward"
-        and [side.reading.ranks for side in figure.sides] == ranks
-    ]
-    return _first(alike, "loader+model")

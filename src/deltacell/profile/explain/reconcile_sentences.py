@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from deltacell.profile.explain.account import Account, EpochRatio, Waterfall
+from deltacell.profile.explain.account import Account, Comparison, EpochRatio, Waterfall
 from deltacell.profile.explain.contradictions import (
+    BackwardMissing,
     ClaimDiffers,
     Contradiction,
     DifferentData,
+    ExcludeEachOther,
     ForwardOnly,
+    LoaderLongerThanEpoch,
     NestedSum,
     NoLoader,
     NotWhole,
+    OtherConditions,
     OtherModel,
     OutsideTheSteps,
     ProfilerStart,
+    StepBelowForward,
     StepsLongerThanEpoch,
+    SumBelowStep,
     UnequalBatches,
     UnequalRanks,
     UnequalWindows,
+    UnexplainedRest,
     WarmupAverage,
 )
-from deltacell.profile.explain.figures import Figure
+from deltacell.profile.explain.figures import Figure, SideReading
 from deltacell.profile.explain.measurements import Side
 from deltacell.words import count_text, listed, ratio_text, seconds_text, share_text
 
@@ -37,7 +44,6 @@ MEASURE_EPOCH = (
     " explained."
 )
 MEASURE_STEPS = "Measure the steps per second of the real training after its warm-up."
-TIME_OUTSIDE = "Time what lies outside the steps: validation, figures, checkpoints."
 TIME_PHASES = "Time the phases of full steps, which add up, instead of differences between modes."
 
 
@@ -70,6 +76,20 @@ def contradiction_sentence(contradiction: Contradiction) -> str:
             return _claim_differs(contradiction)
         case StepsLongerThanEpoch():
             return _steps_longer_than_epoch(contradiction)
+        case LoaderLongerThanEpoch():
+            return _loader_longer_than_epoch(contradiction)
+        case OtherConditions():
+            return _other_conditions(contradiction)
+        case UnexplainedRest():
+            return _unexplained_rest(contradiction)
+        case SumBelowStep():
+            return _sum_below_step(contradiction)
+        case BackwardMissing():
+            return _backward_missing(contradiction)
+        case StepBelowForward():
+            return _step_below_forward(contradiction)
+        case ExcludeEachOther():
+            return _exclude_each_other(contradiction)
         case OutsideTheSteps():
             return _outside_the_steps(contradiction)
     raise AssertionError(contradiction.kind)
@@ -90,8 +110,11 @@ def _nested_sum(c: NestedSum) -> str:
     )
     if not c.times_of_step:
         return sentence
-    levels = [f"{times:.0f} times the step of {name}" for name, times in c.times_of_step]
-    return f"{sentence} Per step the sums are {listed(levels)}."
+    levels = [f"{times:.3g} times the one of {name}" for name, times in c.times_of_step]
+    return (
+        f"{sentence} Compared with the wall time of an epoch over its steps, the sum per step is"
+        f" {listed(levels)}."
+    )
 
 
 def _unequal_windows(c: UnequalWindows) -> str:
@@ -198,13 +221,98 @@ def _claim_differs(c: ClaimDiffers) -> str:
     )
 
 
+def _steps_of(side: SideReading, steps_s: float) -> str:
+    per_step = seconds_text(side.per_step or 0.0)
+    return f"{side.side.steps_per_epoch:,} steps of {per_step} take {seconds_text(steps_s)}"
+
+
 def _steps_longer_than_epoch(c: StepsLongerThanEpoch) -> str:
-    account = c.account
-    steps_s = (account.steps_per_epoch or 0.0) * account.step_s
     return (
-        f"The training steps of {account.name} take {seconds_text(steps_s)} by the time of a"
-        f" step, but its epoch takes {seconds_text(account.epoch_s or 0.0)}: they are not from"
-        " the same training."
+        f"By '{c.figure.measurement.name}', {_steps_of(c.side, c.steps_s)}, but an epoch of"
+        f" {c.side.side.name} takes {seconds_text(c.epoch_s)}: they are not from the same training."
+    )
+
+
+def _loader_longer_than_epoch(c: LoaderLongerThanEpoch) -> str:
+    return (
+        f"By '{c.figure.measurement.name}', {_steps_of(c.side, c.steps_s)} in the loader of"
+        f" {c.side.side.name} alone, but its whole epoch takes {seconds_text(c.epoch_s)}: this"
+        " loader did not feed the training."
+    )
+
+
+def _other_conditions(c: OtherConditions) -> str:
+    name = c.side.side.name
+    differences = [
+        f"{condition.replace('_', ' ')} {getattr(c.side.reading, condition):,} where the training"
+        f" has {getattr(c.side.side, condition):,}"
+        for condition in c.names
+    ]
+    sentence = (
+        f"'{c.figure.measurement.name}' is not of the training of {name}: {listed(differences)}."
+    )
+    epoch_s = c.side.times.epoch
+    steps = c.side.side.samples_per_epoch
+    per_step = c.side.reading.samples_per_step
+    if c.side.wall.epoch_s is None or epoch_s is None or not steps or not per_step:
+        return sentence
+    return (
+        f"{sentence} An epoch of {steps:,} samples at {per_step:,} per step and"
+        f" {seconds_text(c.side.per_step or c.side.seconds)} per step would take"
+        f" {seconds_text(epoch_s)}, where {seconds_text(c.side.wall.epoch_s)} was observed."
+    )
+
+
+def _unexplained_rest(c: UnexplainedRest) -> str:
+    rest = c.epoch_s - c.steps_s
+    return (
+        f"By '{c.figure.measurement.name}', {_steps_of(c.side, c.steps_s)} of the"
+        f" {seconds_text(c.epoch_s)} of an epoch of {c.side.side.name}: either"
+        f" {seconds_text(rest)} ({share_text(rest / c.epoch_s)}) of every epoch lie outside the"
+        " steps, which no reading shows, or the rate is of another run."
+    )
+
+
+def _sum_below_step(c: SumBelowStep) -> str:
+    return (
+        f"The sum of {c.side.side.name} in '{c.figure.measurement.name}' is"
+        f" {seconds_text(c.sum_s)} per step, less than the {seconds_text(c.other_s)} of"
+        f" '{c.other.measurement.name}'. A sum over nested events is never below the wall time of"
+        f" a step, so it covers fewer than {c.side.reading.window_steps} steps."
+    )
+
+
+def _backward_missing(c: BackwardMissing) -> str:
+    return (
+        f"The model of {c.side.side.name} in '{c.figure.measurement.name}' takes"
+        f" {seconds_text(c.model_s)} beside the loader, {share_text(c.model_s / c.left_s)} of the"
+        f" {seconds_text(c.left_s)} that a training step leaves beside it: as if it returned"
+        " before backward, which usually takes twice as long as forward."
+    )
+
+
+def _step_below_forward(c: StepBelowForward) -> str:
+    return (
+        f"By '{c.figure.measurement.name}', a full step of {c.side.side.name} takes"
+        f" {seconds_text(c.step_s)} per sample, less than the {seconds_text(c.forward_s)} of the"
+        " model in the training's configuration without a backward pass: it is of another model or"
+        " other batches."
+    )
+
+
+def _exclude_each_other(c: ExcludeEachOther) -> str:
+    first = c.figure
+    second = c.other
+    times = [
+        f"{of_first.side.name} {seconds_text(of_first.times.step or 0.0)} against"
+        f" {seconds_text(of_second.times.step or 0.0)} per step"
+        for of_first, of_second in zip(first.sides, second.sides, strict=True)
+    ]
+    return (
+        f"'{first.measurement.name}' gives {ratio_text(first.ratio('sample') or 0.0)} per sample"
+        f" and '{second.measurement.name}' {ratio_text(second.ratio('sample') or 0.0)}"
+        f" ({listed(times)}): they exclude each other. The individual readings of 100 loader"
+        " steps after warm-up, as in the training, would decide."
     )
 
 
@@ -228,6 +336,58 @@ def epochs_sentence(a: Account, b: Account, ratio: EpochRatio) -> str:
         f" predict {ratio_text(ratio.of_steps)}, and the rest lies outside the steps,"
         f" {share_text(ratio.outside_share_a)} of an epoch of {a.name} and"
         f" {share_text(ratio.outside_share_b)} of one of {b.name}."
+    )
+
+
+def whole_epochs_sentence(a: Account, b: Account, ratio: EpochRatio) -> str:
+    """Return the conclusion if epochs were measured and the steps within them were not."""
+    return (
+        f"An epoch of {b.name} takes {ratio_text(ratio.epoch)} as long as one of {a.name},"
+        f" {seconds_text(b.epoch_s or 0.0)} against {seconds_text(a.epoch_s or 0.0)}:"
+        f" {ratio.steps:.3g} times as many steps, each {ratio.time_per_step:.3g} times as long"
+        f" with everything around it ({seconds_text(b.step_s)} against {seconds_text(a.step_s)})."
+    )
+
+
+def parts_sentence(parts: Comparison, ranks: int | None) -> str:
+    """Return which causes the parts of a step show, measured on other ranks than the training."""
+    of_ranks = "" if ranks is None else f" on {count_text(ranks, 'rank')}"
+    slow = parts.b
+    shares = [
+        f"{part} {share_text(seconds / slow.step_s)} ({seconds_text(seconds)})"
+        for part, seconds in slow.parts.items()
+    ]
+    return (
+        f"A step of {slow.name}{of_ranks} up to the end of the model's forward takes"
+        f" {seconds_text(slow.step_s)}: {listed(shares)}; per {parts.steps.per} it takes"
+        f" {ratio_text(parts.steps.ratio or 0.0)} as long as {parts.a.name}, and backward was not"
+        " measured."
+    )
+
+
+def parts_of_epoch_sentence(part: Account, epoch: Account) -> str:
+    """Return how much of an epoch the parts would be, if more ranks did not change them."""
+    steps = epoch.steps_per_epoch or 0.0
+    seconds = steps * part.step_s
+    whole = epoch.epoch_s or 0.0
+    return (
+        f"{steps:,.0f} steps of {seconds_text(part.step_s)} would be {seconds_text(seconds)} of"
+        f" the {seconds_text(whole)} of an epoch of {epoch.name}; the other"
+        f" {seconds_text(whole - seconds)} ({share_text(1 - seconds / whole)}) are not measured:"
+        " backward, optimizer, what the ranks cost each other, and what lies outside the steps."
+    )
+
+
+def deciding_sentence(sides: Sequence[Side]) -> str:
+    """Return the one measurement that decides between readings that exclude each other."""
+    configurations = []
+    for side in sides:
+        known = {"batch": side.batch, "ranks": side.ranks, "steps per epoch": side.steps_per_epoch}
+        settings = [f"{name} {value:,}" for name, value in known.items() if value is not None]
+        configurations.append(f"{side.name} ({', '.join(settings)})")
+    return (
+        "One measurement decides: the wall time of 100 consecutive steps after warm-up, with the"
+        f" phases of a step, in the real training of {listed(configurations)}."
     )
 
 
