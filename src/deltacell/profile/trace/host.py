@@ -132,6 +132,7 @@ class HostTime:
     name: Indices  # what the host did, as an index into names
     names: list[str]  # human-readable
     loader: Ints  # nanoseconds of each step spent in the loader
+    is_call: Bools  # the piece is Python that counts for the operator that it calls
     helpers: tuple[int, ...]  # the threads that ran the backward
     events: Categories  # the category of each event of the trace, or NOTHING
 
@@ -149,8 +150,9 @@ class HostTime:
         """Return the time in counted steps and the ``count`` of events by name and category."""
         names = pl.Series(self.names, dtype=pl.String)
         titles = pl.Series([category.title for category in Category])
+        row = np.where(self.is_call, np.int32(NOTHING), self.row)
         return (
-            pl.DataFrame({"name": self.name, "category": self.category, "row": self.row})
+            pl.DataFrame({"name": self.name, "category": self.category, "row": row})
             .with_columns(pl.Series("time", self.end - self.begin))
             .filter(pl.Series(steps.counted[self.step]))
             .group_by("name", "category")
@@ -196,8 +198,20 @@ def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
     loading &= trace.kind != Kind.runtime
     loader = Covered.union(trace.begin[loading], nesting.cut[loading])
     waited = loader.within(steps.begin, steps.end)
-    name, names = _names(trace, nesting, steps, begin, end, row)
-    return HostTime(begin, end, row, category, step, name, names, waited, tuple(helpers), found)
+    name, names, is_call = _names(trace, nesting, steps, begin, end, row)
+    return HostTime(
+        begin=begin,
+        end=end,
+        row=row,
+        category=category,
+        step=step,
+        name=name,
+        names=names,
+        loader=waited,
+        is_call=is_call,
+        helpers=tuple(helpers),
+        events=found,
+    )
 
 
 def _busy(
@@ -306,8 +320,10 @@ def _names(
     begin: Ints,
     end: Ints,
     row: Indices,
-) -> tuple[Indices, list[str]]:
+) -> tuple[Indices, list[str], Bools]:
     """Return a human-readable name for every piece of the host's time.
+
+    The last array says which pieces are Python that counts for the operator that it calls.
 
     A call into the driver is named by its operator, Python code by the innermost function that is
     not in a library or that has a known purpose, such as ``torch.save``, and a stretch without
@@ -331,7 +347,8 @@ def _names(
         text = f"code that records nothing, between {before} and {after}"
         code[start : stop + 1] = known.setdefault(text, len(known))
     called = _called_again(trace, begin, end, piece, code)
-    return np.where(called >= 0, called, code), list(known)
+    is_call = called >= 0
+    return np.where(is_call, called, code), list(known), is_call
 
 
 def _called_again(
