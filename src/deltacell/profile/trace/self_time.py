@@ -83,7 +83,7 @@ def count_above(counted: Bools, parent: Indices) -> Ints:
     return total
 
 
-def first_open(rows: Indices, times: Ints, end: Ints, parent: Indices) -> Indices:
+def first_open(rows: Ints | Indices, times: Ints, end: Ints, parent: Indices) -> Indices:
     """Return the nearest of each row and its ancestors that ends after a time, or `NOTHING`.
 
     Ancestors must not end before what is in them. Each of ``log2(depth)`` rounds halves the
