@@ -2,8 +2,9 @@
 
 A *flip* damages a file that the program wrote, a *fuzz* alters a source file, a *habit* changes its
 names as people and spreadsheets do (see `habits`), and an *injection* kills a command, or makes it
-fail, at one of its file operations; see docs/reliability.md. Cases run in forked processes, so a crash does not end the benchmark. The parent only imports, because threads
-of libraries do not survive a fork.
+fail, at one of its file operations; see docs/reliability.md. Cases run in forked processes, so a
+crash does not end the benchmark. The parent only imports, because threads of libraries do not
+survive a fork.
 """
 
 from __future__ import annotations
