@@ -1,9 +1,10 @@
 """Fault injection: damaged files, hostile input, and commands that are killed or fail.
 
-A *flip* damages a file that the program wrote, a *fuzz* alters a source file, and an *injection*
-kills a command, or makes it fail, at one of its file operations; see docs/reliability.md. Cases run
-in forked processes, so a crash does not end the benchmark. The parent only imports, because threads
-of libraries do not survive a fork.
+A *flip* damages a file that the program wrote, a *fuzz* alters a source file, a *habit* changes its
+names as people and spreadsheets do (see `habits`), and an *injection* kills a command, or makes it
+fail, at one of its file operations; see docs/reliability.md. Cases run in forked processes, so a
+crash does not end the benchmark. The parent only imports, because threads of libraries do not
+survive a fork.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ from torch.utils._pytree import tree_flatten
 
 from deltacell import store
 from deltacell.bench import process
+from deltacell.bench.habits import KINDS as HABITS
+from deltacell.bench.habits import habits
 from deltacell.cell import Cell, Genes
 from deltacell.errors import DeltacellError, InputError
 from deltacell.models.baselines.boosted_trees import booster, predicted
@@ -78,6 +81,7 @@ def run(minutes: float = 1.0, seed: int = 0, only: str = "") -> dict[str, Any]:
     the right result; all others are ``failures``.
     """
     kinds = [f"flip {kind}" for kind in flipped()] + [f"fuzz {kind}" for kind in fuzzed()]
+    kinds += [f"habit {kind}" for kind in HABITS]
     kinds += [f"inject {name}" for name in COMMANDS]
     chosen = [kind for kind in kinds if kind.startswith(tuple(only.split(",")))]
     if not chosen:
@@ -555,4 +559,4 @@ COMMANDS = {
     ),
 }
 
-CASES = {"flip": flips, "fuzz": fuzzes, "inject": injections}
+CASES = {"flip": flips, "fuzz": fuzzes, "habit": habits, "inject": injections}

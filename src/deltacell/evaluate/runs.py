@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,6 +41,7 @@ from deltacell.report.terminal import Shown
 from deltacell.screen import Genotypes, Grid, Screen, Split
 from deltacell.screen.genotypes import comparable_keys, repeats_a_gene, sets_with
 from deltacell.screen.import_folder import open_screen
+from deltacell.screen.outliers import beyond_any_scale
 from deltacell.screen.screen import ONE_GENE_TWICE
 from deltacell.train.config import MODELS, Config, DataConfig, NoLossConfig
 from deltacell.train.data import Standard, TrainingData, load_data
@@ -65,6 +67,7 @@ BASELINES_FOLDER = "baselines"  # in a run directory: the baselines it was compa
 NO_INTERACTION = "no interaction score"
 TOO_LARGE = "more genes than the run takes"
 IN_TRAINING = "in training or validation"
+BEYOND_ANY_SCALE = "a score beyond any scale"
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +142,8 @@ def evaluate_runs(
             what = "the run was trained on another screen or split; use on= to test on another"
             raise InputError(what, code="other-split", where=run.record.path)
     data = tested = compared_data(loaded)
+    for sentence in data.warnings:
+        warnings.warn(sentence, stacklevel=2)
     options: dict[str, Any] = {"threshold": threshold, "bootstrap": bootstrap}
     options |= {"repeats": data.repeats} if on is None else {}
     changes: dict[str, Any] = {}
@@ -175,7 +180,7 @@ def evaluate_runs(
             of_relations[name] = model.relations, attention.numpy()
     first = {name: next(iter(seeds.values())).score for name, seeds in predictions.items()}
     scores = {name: score.float().numpy()[: len(test)] for name, score in first.items()}
-    evaluation = replace(found, notes=(*found.notes, *notes), **changes)
+    evaluation = replace(found, notes=(*data.warnings, *found.notes, *notes), **changes)
     return EvaluatedRuns(evaluation, tested, chosen, scores, of_relations)
 
 
@@ -363,6 +368,7 @@ def untrained(screen: Screen, data: TrainingData) -> tuple[Screen, Split, Counts
         UNKNOWN_GENE: sets_with(index < 0, offsets),
         ONE_GENE_TWICE: repeats_a_gene(index, offsets),
         TOO_LARGE: np.diff(offsets) > data.largest,
+        BEYOND_ANY_SCALE: beyond_any_scale(screen.column("score")),
         IN_TRAINING: np.isin(keys, of_training),
     }.items():
         dropped[why] = int((kept & rows).sum())

@@ -137,6 +137,7 @@ class RunRecord:
     screen: ScreenFacts | None = None
     split: dict[str, Any] | None = None  # `Split.to_json` and its leakage sentence
     samples: Samples | None = None
+    warnings: tuple[str, ...] = ()  # what makes its scores doubtful, such as likely leaks
     device: str | None = None
     threads: int | None = None  # of each process, on a CPU
     precision: str | None = None

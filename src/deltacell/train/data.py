@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,18 @@ import torch
 from deltacell.arrays import Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError, StoreError
+from deltacell.models.baselines.gene_sets import GeneSets
 from deltacell.models.pairs import Zeros
 from deltacell.profile.record import CellFacts, Samples, ScreenFacts
 from deltacell.screen import Genotypes, Grid, Screen, Split
 from deltacell.screen.import_folder import open_screen, read_parts
+from deltacell.screen.outliers import FARTHEST, beyond_any_scale
 from deltacell.train.config import Config, DataConfig, SplitConfig
+from deltacell.train.leaks import likely_leaks
+from deltacell.words import count_text
+
+_NAMED_AT_MOST = 3
+_PARTS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,15 @@ class TrainingData:
     whole: Screen | None = None  # before any genotype was dropped or merged
     grid: Grid | None = None  # the pairs that were tested according to a list of hits
     config: DataConfig | None = None  # None for data that were not loaded by a config
+    left_out: str = ""  # what was left out because of scores beyond any scale
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """What makes results doubtful: rows that were left out, and inputs that look like leaks."""
+        genotypes, scores = self.part(self.split.train)
+        sets = GeneSets(genotypes.genes.numpy(), genotypes.offsets.numpy())
+        leaks = [leak.sentence for leak in likely_leaks(self.cell, sets, scores)]
+        return (*([self.left_out] if self.left_out else []), *leaks)
 
     @property
     def largest(self) -> int:
@@ -79,6 +96,7 @@ class TrainingData:
             "screen": ScreenFacts(checksum=screen.checksum, genotypes=len(screen), studies=studies),
             "split": split.to_json() | {"leakage": split.leakage(screen).sentence},
             "samples": Samples(**parts),
+            "warnings": self.warnings,
         }
 
 
@@ -136,6 +154,7 @@ def load_data(config: Config, split: Split | str | os.PathLike[str] | None = Non
     else:
         what = "the split of the run is missing, so its training rows are unknown; train it again"
         raise StoreError(what, code="no-split", where=split)
+    split, left_out = _within_scale(split, screen)
     for part in ("train", "test"):
         if not len(getattr(split, part)):
             what = f"the split '{config.split.method}' has no {part} part: {split!r}"
@@ -144,7 +163,33 @@ def load_data(config: Config, split: Split | str | os.PathLike[str] | None = Non
     scores = screen.column("score")[split.train]
     standard = Standard.of(scores) if asked.standardise else Standard()
     grid = Grid.of(screen, whole=whole) if asked.grid else None
-    return TrainingData(cell, screen, split, standard, repeats, whole, grid, asked)
+    return TrainingData(cell, screen, split, standard, repeats, whole, grid, asked, left_out)
+
+
+def _within_scale(split: Split, screen: Screen) -> tuple[Split, str]:
+    """Return a split without rows whose score is beyond any scale, and a sentence on them.
+
+    They stay in the screen, so that splits which were saved for it fit, but are in no part.
+    """
+    scores = screen.column("score")
+    rows = np.flatnonzero(beyond_any_scale(scores))
+    if not len(rows):
+        return split, ""
+    named = []
+    for row in rows[:_NAMED_AT_MOST].tolist():
+        genotype = screen.genotypes.take(torch.tensor([row]))
+        names = [screen.genes[gene] for gene in genotype.genes.tolist()]
+        named.append(f"{scores[row]:g} of {' '.join(names)}")
+    more = ", …" if len(rows) > len(named) else ""
+    sentence = (
+        f"{count_text(len(rows), 'genotype')} of {len(screen):,} are left out of all parts, "
+        f"because the score is more than {FARTHEST:,} robust standard deviations from the median: "
+        f"{', '.join(named)}{more}. Correct the source, and import it again."
+    )
+    is_kept = {part: ~np.isin(getattr(split, part), rows) for part in _PARTS}
+    parts = {part: getattr(split, part)[kept] for part, kept in is_kept.items()}
+    unseen = split.unseen[is_kept["test"]] if len(split.unseen) else split.unseen
+    return replace(split, **parts, dropped=np.union1d(split.dropped, rows), unseen=unseen), sentence
 
 
 def make_split(screen: Screen, config: SplitConfig, imported: Path | None = None) -> Split:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -109,6 +110,9 @@ def train(
         elif resumes and Split.load(path / SPLIT, data.screen).checksum != data.split.checksum:
             what = "the run was started with another split"
             raise StoreError(what, code="other-split", where=path)
+        if is_first and not resumes:
+            for sentence in data.warnings:
+                warnings.warn(sentence, stacklevel=2)
         # Mistakes in a config raise here, before there is a directory.
         if fabric is None:
             predictor = build_fitted(config)
