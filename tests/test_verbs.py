@@ -11,6 +11,7 @@ import torch
 import deltacell as dc
 from deltacell.cli.app import app
 from deltacell.profile import explain as profile_explain
+from deltacell.profile.fit_phases import read_fit_phases
 from deltacell.screen.genotypes import Genotypes
 from deltacell.screen.import_folder import Imported
 from deltacell.train.compose import suited, suited_config, with_settings
@@ -74,6 +75,15 @@ def test_public_names_mean_one_thing(made):
     with pytest.warns(DeprecationWarning, match="evaluate_predictions"):
         earlier = dc.evaluate.evaluate
     assert earlier is dc.evaluate.evaluate_predictions
+
+
+def test_a_fit_accounts_for_its_time(made, refused):
+    *_, run = made
+    phases = read_fit_phases(run.path / "phases")
+    assert {"reading", "columns", "folds", "trees", "validation"} <= set(phases["phase"])
+    assert phases["seconds"].min() >= 0
+    error = refused("fitted-run", dc.explain, run.path)
+    assert run.record.limits in error.what
 
 
 def test_a_ranking_knows_the_genes_that_were_ranked(made, tmp_path):
