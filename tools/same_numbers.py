@@ -1,0 +1,46 @@
+"""Fit pair trees on a synthetic screen and print digests: equal lines are equal to the bit.
+
+Run it in two environments to see which numbers depend on the version of a package:
+
+    OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python tools/same_numbers.py
+"""
+
+import hashlib
+import platform
+from importlib.metadata import version
+
+import numpy as np
+import torch
+
+from deltacell.cell import Cell
+from deltacell.models.pairs import PairTrees
+from deltacell.screen import Screen, Split
+
+PACKAGES = ("numpy", "scipy", "lightgbm", "polars", "torch")
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    cell = Cell.synthetic("demo")
+    screen = Screen.synthetic(cell, n=1_000)
+    split = Split.random(screen)
+    targets = screen.column("score").astype(np.float64)
+    training = screen.genotypes.take(torch.tensor(split.train))
+    predictor = PairTrees(rounds=40, leaves=7)
+    predictor.fit(cell, training, targets[split.train])
+    state = predictor.state_dict()
+    scores = predictor(cell, screen.genotypes.take(torch.tensor(split.test))).score
+    print("python", platform.python_version(), *(f"{name} {version(name)}" for name in PACKAGES))
+    print("training targets", digest(targets[split.train].tobytes()))
+    print("embeddings of networks and features", digest(state["components"].numpy().tobytes()))
+    print("factors of the measured pairs", digest(state["factors"].numpy().tobytes()))
+    print("trees", digest(state["size"].encode()))
+    print("scores of test sets", digest(scores.numpy().tobytes()))
+
+
+if __name__ == "__main__":
+    main()
