@@ -12,6 +12,7 @@ import torch
 import deltacell as dc
 from deltacell.cli.app import app
 from deltacell.profile import explain as profile_explain
+from deltacell.profile.fit_phases import read_fit_phases
 from deltacell.screen.genotypes import Genotypes
 from deltacell.screen.import_folder import Imported
 from deltacell.train.compose import suited, suited_config, with_settings
@@ -85,6 +86,15 @@ def test_a_string_is_no_set(made, refused):
     refused("not-a-set", run.predict, [cell.genes[0] + cell.genes[1]])
     refused("not-a-set", run.predict, cell.genes[0])
     refused("not-a-set", dc.rank, run, [cell.genes[0]], progress=False)
+
+
+def test_a_fit_accounts_for_its_time(made, refused):
+    *_, run = made
+    phases = read_fit_phases(run.path / "phases")
+    assert {"reading", "columns", "folds", "trees", "validation"} <= set(phases["phase"])
+    assert phases["seconds"].min() >= 0
+    error = refused("fitted-run", dc.explain, run.path)
+    assert run.record.limits in error.what
 
 
 def test_a_ranking_knows_the_genes_that_were_ranked(made, tmp_path):

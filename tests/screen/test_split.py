@@ -1,5 +1,7 @@
 """Splits: what each is for, what it says about itself, and what it refuses."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -119,6 +121,32 @@ ALL_OF_EIGHT = [[a, b, c] for a in range(8) for b in range(a + 1, 8) for c in ra
 )
 def test_what_cannot_be_split(make, code, refused):
     refused(code, make)
+
+
+def test_a_gene_of_validation_genotypes_alone_is_unseen():
+    screen = pairs()
+    split = Split.gene(screen)
+    genes = screen.genotypes.genes.numpy().reshape(-1, 2)
+    fitted = np.isin(genes, np.unique(genes[split.train]))
+    assert split.unseen.tolist() == (2 - fitted[split.test].sum(axis=1)).tolist()
+    held_out_twice = np.isin(genes, split.held_out).any(axis=1)
+    held_out_twice &= np.isin(genes, split.validation_genes).any(axis=1)
+    place = np.flatnonzero(held_out_twice[split.test])
+    assert len(place)
+    assert (split.unseen[place] == 2).all()
+
+
+def test_a_split_that_was_saved_with_other_counts_is_counted_again(tmp_path):
+    screen = pairs()
+    split = Split.gene(screen)
+    ones = np.ones_like(split.unseen)
+    earlier = replace(split, unseen=ones)
+    earlier.save(tmp_path / "split")
+    loaded = Split.load(tmp_path / "split", screen)
+    assert loaded.unseen.tolist() == split.unseen.tolist() != ones.tolist()
+    assert loaded.validation_unseen.tolist() == split.validation_unseen.tolist()
+    # Checkpoints that were trained on it know it by this.
+    assert loaded.checksum == earlier.checksum
 
 
 def test_save_then_load_is_identity(tmp_path):

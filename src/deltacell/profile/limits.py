@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from deltacell.profile.phase_rows import PhaseSummary, PhaseTime, Uneven
 from deltacell.words import capital, seconds_text, share_text
@@ -24,6 +24,18 @@ def limits_sentence(summary: PhaseSummary) -> str:
     if not summary.steps or not summary.wall_s > 0:
         return NO_STEP
     return f"{capital('; '.join(_clauses(summary)))}."
+
+
+def limits_of_fit(seconds: Mapping[str, float]) -> str:
+    """Return what takes the time of a fit, given the seconds of its phases; the largest first."""
+    whole = sum(seconds.values())
+    first, *others = sorted(seconds, key=lambda phase: -seconds[phase])
+    times = f"{seconds_text(seconds[first])} of {seconds_text(whole)}"
+    share = seconds[first] / whole if whole > 0 else 0.0
+    clauses = [f"phase '{first}' takes {share_text(share)} of the fit ({times})"]
+    if others and whole > 0:
+        clauses.append(f"phase '{others[0]}' takes {share_text(seconds[others[0]] / whole)}")
+    return f"{capital('; '.join(clauses))}."
 
 
 def _clauses(summary: PhaseSummary) -> Iterator[str]:

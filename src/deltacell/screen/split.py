@@ -58,8 +58,9 @@ class Split:
     dropped: Ints = field(default_factory=_none)  # rows omitted so that nothing leaks
     notes: tuple[str, ...] = ()
     held_out: Ints = field(default_factory=_none)  # genes that `gene` holds out for the test part
-    # For each test genotype, the number of its genes that no training genotype deletes. Genes held
-    # out for validation do not count, so that the groups do not depend on the validation part.
+    # For each test genotype, the number of its genes that no training genotype deletes. A gene of
+    # validation genotypes alone is unseen too: predictors are not fitted on these, although they
+    # may stop early, or weight their members, by them.
     unseen: Ints = field(default_factory=_none)
     validation_genes: Ints = field(default_factory=_none)  # genes held out for validation
     validation_unseen: Ints = field(default_factory=_none)
@@ -310,10 +311,20 @@ class Split:
         stored = store.read(path, "split")
         meta = dict(stored.meta)
         columns = {name: stored.parts[name][0].to_numpy() for name in (*PARTS, *_GENE_FACTS)}
-        checksum, notes = meta.pop("screen"), tuple(meta.pop("notes"))
-        split = cls(**columns, **meta, screen_checksum=checksum, notes=notes)
+        screen_checksum = meta.pop("screen")
+        notes = tuple(meta.pop("notes"))
+        split = cls(**columns, **meta, screen_checksum=screen_checksum, notes=notes)
         split.check(screen, where=path)
-        return split
+        # Earlier versions counted genes of validation genotypes as seen. The checksum stays that
+        # of the directory, by which a checkpoint knows the split it was trained on.
+        unseen = _n_unseen(screen, split.train)
+        recounted = replace(
+            split,
+            unseen=unseen[split.test],
+            validation_unseen=unseen[split.validation],
+        )
+        vars(recounted)["checksum"] = stored.checksum
+        return recounted
 
     def check(self, screen: Screen, where: str | os.PathLike[str] | None = None) -> None:
         """Raise if this is not a split of the screen."""
@@ -377,12 +388,7 @@ def _made(
         what = f"the {empty[0]} part would be empty: {counts} of {len(screen):,} genotypes"
         fix = ". ".join([*notes, "Ask for other shares, or split in another way."])
         raise InputError(what, code="empty-part", fix=fix)
-    genes, owner = screen.genotypes.genes.numpy(), screen.genotypes.owner.numpy()
-    seen = np.zeros(len(screen.genes), dtype=bool)
-    seen[genes[part[owner] == TRAIN]] = True
-    unseen = np.bincount(owner[~seen[genes]], minlength=len(screen))
-    seen[chosen_genes.get("validation_genes", _none())] = True
-    unseen_in_test = np.bincount(owner[~seen[genes]], minlength=len(screen))
+    unseen = _n_unseen(screen, rows["train"])
     return Split(
         **rows,
         method=method,
@@ -390,10 +396,19 @@ def _made(
         screen_checksum=screen.checksum,
         options=options,
         notes=tuple(notes),
-        unseen=unseen_in_test[rows["test"]],
+        unseen=unseen[rows["test"]],
         validation_unseen=unseen[rows["validation"]],
         **chosen_genes,
     )
+
+
+def _n_unseen(screen: Screen, train: Ints) -> Ints:
+    """Return how many genes of each genotype no training genotype deletes, [genotypes]."""
+    genes = screen.genotypes.genes.numpy()
+    owner = screen.genotypes.owner.numpy()
+    seen = np.zeros(len(screen.genes), dtype=bool)
+    seen[genes[np.isin(owner, train)]] = True
+    return np.bincount(owner[~seen[genes]], minlength=len(screen))
 
 
 def _counted(numbers: Ints) -> dict[str, int]:

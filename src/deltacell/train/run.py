@@ -19,7 +19,8 @@ import torch
 from deltacell.errors import DeltacellError, InputError, StoreError
 from deltacell.models.baselines import FittedPredictor
 from deltacell.models.pairs import PairTrees
-from deltacell.profile.limits import limits_sentence
+from deltacell.profile.fit_phases import FitTimer, write_fit_phases
+from deltacell.profile.limits import limits_of_fit, limits_sentence
 from deltacell.profile.phase_rows import PhaseSummary, read_phases
 from deltacell.profile.record import PHASES, RUN_FILE, SPLIT, RunRecord, Status, Target, read_run
 from deltacell.report.progress import progress_bar
@@ -87,6 +88,7 @@ def train(
     last step is recorded as finished. `command` is for the record, `data` is the data of the config
     if loaded already, and `progress` replaces the progress bar of a fit.
     """
+    timer = FitTimer()
     if isinstance(config.model, EnsembleConfig) and config.model.runs:
         member = resumed_config(config.model.runs[0])
         config = replace(config, data=member.data, split=member.split)
@@ -106,7 +108,8 @@ def train(
         if fabric is not None:
             before = fabric.broadcast(before)
         if data is None:
-            data = load_data(config, path / SPLIT if resumes else None)
+            with timer.phase("reading"):
+                data = load_data(config, path / SPLIT if resumes else None)
         elif resumes and Split.load(path / SPLIT, data.screen).checksum != data.split.checksum:
             what = "the run was started with another split"
             raise StoreError(what, code="other-split", where=path)
@@ -125,7 +128,7 @@ def train(
             assert directory is not None
             if progress is None and config.trainer.progress:
                 progress = stack.enter_context(progress_bar())
-            return _fitted(directory, config, predictor, data, before, progress)
+            return _fitted(directory, config, predictor, data, before, progress, timer)
         loop.directory = directory
         if directory is not None:
             loop.checkpoints = directory.checkpoints(config.trainer.keep)
@@ -197,6 +200,7 @@ def _fitted(
     data: TrainingData,
     before: RunRecord | None,
     progress: Progress | None,
+    timer: FitTimer,
 ) -> Outcome:
     """Fit a predictor in one call; a fit that did not finish starts again."""
     path, began = directory.path, time.monotonic()
@@ -227,7 +231,7 @@ def _fitted(
                 predictor.adopt(path, data)
             if isinstance(predictor, PairTrees):
                 options["zeros"] = draw_zeros(data, predictor.zeros, config.split.seed)
-            options |= {"seed": config.seed, "progress": report}
+            options |= {"seed": config.seed, "progress": report, "phase": timer.phase}
             predictor.fit(data.cell, *data.part(data.split.train), **options)
             report("validation", 0, 0)
         except KeyboardInterrupt:
@@ -235,7 +239,8 @@ def _fitted(
             return Outcome(path, signals.received or 0)
         last: dict[str, float] = {"seconds": time.monotonic() - began}
         if len(genotypes):
-            found = Predictor(predictor, data.cell, Standard()).predict(genotypes)
+            with timer.phase("validation"):
+                found = Predictor(predictor, data.cell, Standard()).predict(genotypes)
             # Measured sets are hits, so a two-part predictor is validated on its score given a hit.
             score = found.score if found.given_hit is None else found.given_hit
             metrics = Validation(measured, score.double().numpy(), loss=math.nan).metrics()
@@ -247,8 +252,14 @@ def _fitted(
         directory.write_metrics(rows)
         state = {"predictor": predictor.state_dict(), "rows": rows, MEANING: meaning(config, data)}
         n, metric = len(rows), last.get("validation_pearson")
-        checkpoints.save(state, step=n, epoch=n, metric=metric)
-        directory.end(Status.finished)
+        with timer.phase("checkpoint"):
+            checkpoints.save(state, step=n, epoch=n, metric=metric)
+        limits = None
+        if config.profiler.phases:
+            seconds = timer.seconds()
+            write_fit_phases(path / PHASES, len(directory.record.attempts) - 1, seconds)
+            limits = limits_of_fit(seconds)
+        directory.end(Status.finished, limits=limits)
         return Outcome(path, 0)
 
 

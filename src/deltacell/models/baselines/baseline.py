@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -23,9 +24,16 @@ from deltacell.words import Progress
 Values = Tensor | AnyArray | Sequence[float]
 State = dict[str, Any]  # arrays, numbers, text, and lists and dicts of these
 Report = Callable[..., None]  # report(what, done, total, **validation_metrics)
+# `with phase("trees"):` counts the time within towards a part of the fit.
+Phase = Callable[[str], AbstractContextManager[None]]
 
 # Scored at once; the temporary arrays of larger blocks cost more than they save.
 SETS_PER_BLOCK = 8_192
+
+
+def untimed(phase: str) -> AbstractContextManager[None]:
+    """Return a context that measures nothing."""
+    return nullcontext()
 
 
 class Zeros(NamedTuple):
@@ -74,6 +82,7 @@ class FitData(NamedTuple):
     zeros: Zeros | None
     seed: int
     report: Report
+    phase: Phase = untimed
 
 
 class FittedPredictor(Recorded):
@@ -115,6 +124,7 @@ class FittedPredictor(Recorded):
         zeros: Zeros | None = None,
         seed: int = 0,
         progress: Progress | None = None,
+        phase: Phase = untimed,
     ) -> Self:
         """Learn from the genotypes of the training part and their scores, [batch] each."""
         self._order, self.history = None, []
@@ -130,8 +140,9 @@ class FittedPredictor(Recorded):
             if progress is not None:
                 progress(what, done, total)
 
-        learned = self._fit(FitData(cell, order, training, held_out, zeros, seed, report))
-        return self._use(cell, order, learned)
+        learned = self._fit(FitData(cell, order, training, held_out, zeros, seed, report, phase))
+        with phase("columns"):
+            return self._use(cell, order, learned)
 
     def state_dict(self) -> State:
         """Return the learned state, for `load_state_dict`."""

@@ -67,20 +67,32 @@ class BoostedTrees(FittedPredictor):
         of_gene = cross_fitted_effects(training, n, self.penalty, folds=self.folds, seed=data.seed)
         of_gene[rng.random(len(of_gene)) < self.forget] = np.nan
         data.report("columns", 0, self.rounds)
-        relations = _relations(data.cell, data.order)
+        with data.phase("columns"):
+            relations = _relations(data.cell, data.order)
+            embeddings = [
+                spectral_embedding(one, self.dimensions, seed=data.seed) for one in relations
+            ]
+            gene_features = self._feature_tables(data.cell, data.order)
         state = {
             **vars(effects),
             "largest": int(training.sets.sizes.max()),
             "relations": {one.name: one.n_entries for one in relations},
-            "embeddings": [
-                spectral_embedding(one, self.dimensions, seed=data.seed) for one in relations
-            ],
-            "gene_features": self._feature_tables(data.cell, data.order),
+            "embeddings": embeddings,
+            "gene_features": gene_features,
         }
-        self._prepare(data.cell, data.order, state)
-        columns, seed = self._columns(training.sets, of_gene), data.seed
+        seed = data.seed
+        with data.phase("columns"):
+            self._prepare(data.cell, data.order, state)
+            columns = self._columns(training.sets, of_gene)
         options = {"num_leaves": self.leaves, "learning_rate": self.learning_rate, "seed": seed}
-        state["trees"] = boosted(columns, training.targets, options, self.rounds, data.report)
+        with data.phase("trees"):
+            state["trees"] = boosted(
+                columns,
+                training.targets,
+                options,
+                self.rounds,
+                data.report,
+            )
         return state
 
     def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:

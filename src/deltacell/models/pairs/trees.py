@@ -50,18 +50,21 @@ class PairTrees(FittedPredictor):
         order, training, zeros, report = data.order, data.training, data.zeros, data.report
         n_hits = len(training.sets)
         report("columns", 0, (1 if zeros is None else 2) * self.rounds)
-        self._prepare(data.cell, order, training)
+        with data.phase("columns"):
+            self._prepare(data.cell, order, training)
         others = None if zeros is None else order.sets(zeros.training)
         folds = {"folds": self.folds, "gene_folds": self.gene_folds, "rounds": self.gene_rounds}
-        table, row = training_columns(
-            self._columns,
-            training,
-            others,
-            penalty=self.penalty,
-            seed=data.seed,
-            **folds,
-        )
-        self._known = Known.of(training, len(order), self.penalty)
+        with data.phase("folds"):
+            table, row = training_columns(
+                self._columns,
+                training,
+                others,
+                penalty=self.penalty,
+                seed=data.seed,
+                **folds,
+            )
+        with data.phase("columns"):
+            self._known = Known.of(training, len(order), self.penalty)
         parameters = {
             "num_leaves": self.leaves,
             "learning_rate": self.learning_rate,
@@ -75,11 +78,14 @@ class PairTrees(FittedPredictor):
         grown = partial(boosted, rounds=self.rounds, report=report, patience=self.patience)
         checks, held_out = None, table[:0]
         if data.validation is not None:
-            held_out = self._table(data.validation.sets)
+            with data.phase("columns"):
+                held_out = self._table(data.validation.sets)
             checks = held_out, data.validation.targets - held_out[:, 0]
         hits = np.flatnonzero(row < n_hits)
         of_hits = table if zeros is None else table[hits]
         left = training.targets[row[hits]] - of_hits[:, 0].astype(np.float64)
+        with data.phase("trees"):
+            size = grown(of_hits, left, parameters, validation=checks)
         state = {
             "sets": training.sets.genes,
             "offsets": training.sets.offsets,
@@ -87,7 +93,7 @@ class PairTrees(FittedPredictor):
             **{name: getattr(self._known, name) for name in _OF_KNOWN},
             "components": self._columns.components,
             **vars(self._known.effects),
-            "size": grown(of_hits, left, parameters, validation=checks),
+            "size": size,
             "hit": None,
             "shift": 0.0,
             "slope": 1.0,
@@ -96,17 +102,21 @@ class PairTrees(FittedPredictor):
             return state
         checks = None
         if len(held_out) and len(zeros.validation):
-            none = self._table(order.sets(zeros.validation))
+            with data.phase("columns"):
+                none = self._table(order.sets(zeros.validation))
             counts = [len(held_out), len(none)]
             checks = np.concatenate([held_out, none]), np.repeat([1.0, 0.0], counts)
         is_hit, binary = (row < n_hits).astype(np.float64), {**parameters, "objective": "binary"}
-        state["hit"] = grown(table, is_hit, binary, validation=checks)
+        with data.phase("trees"):
+            state["hit"] = grown(table, is_hit, binary, validation=checks)
         # The training sets have more hits than the grid; shifting the log odds corrects this.
         state["shift"] = -float(np.log(zeros.each_training))
         if checks is not None:
-            odds = predicted(booster(state["hit"]), checks[0], raw_score=True)
-            weight = np.repeat([1.0, zeros.each_validation], counts)
-            state["shift"], state["slope"] = _calibrated(odds, checks[1], weight, state["shift"])
+            with data.phase("calibration"):
+                odds = predicted(booster(state["hit"]), checks[0], raw_score=True)
+                weight = np.repeat([1.0, zeros.each_validation], counts)
+                calibrated = _calibrated(odds, checks[1], weight, state["shift"])
+                state["shift"], state["slope"] = calibrated
         return state
 
     def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:

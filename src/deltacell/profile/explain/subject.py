@@ -14,8 +14,9 @@ from deltacell.errors import InputError
 from deltacell.profile.explain import sentences
 from deltacell.profile.explain.account import Account
 from deltacell.profile.explain.settings import RunSettings
+from deltacell.profile.fit_phases import read_fit_phases
 from deltacell.profile.phase_rows import PhaseSummary
-from deltacell.profile.record import RUN_FILE, TRACES, RunRecord, Status, read_run
+from deltacell.profile.record import PHASES, RUN_FILE, TRACES, RunRecord, Status, read_run
 from deltacell.profile.trace.attribution import RanksAttribution
 from deltacell.profile.trace.host import CATEGORY_OF_PHASE
 from deltacell.profile.trace.read import read_traces
@@ -124,6 +125,9 @@ def open_subject(
         traces = RanksAttribution(read_traces(path, progress=progress))
         return Subject(path, _trace_account(traces, name), traces=traces)
     record = read_run(folder)
+    if record.limits is not None and not read_fit_phases(folder / PHASES).is_empty():
+        what = f"this predictor was fitted in one call, without steps to explain. {record.limits}"
+        raise InputError(what, code="fitted-run", where=folder)
     rows = record.phases()
     times = RunTimes(record, rows, PhaseSummary(rows), RunSettings.of(record))
     has_traces = any(file.suffix in (".json", ".gz") for file in (folder / TRACES).glob("*"))
