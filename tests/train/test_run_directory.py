@@ -63,7 +63,7 @@ class TestCreating:
         assert record.versions["torch"] == torch.__version__
         (attempt,) = record.attempts
         assert (attempt.status, attempt.from_step, attempt.world_size) == (Status.running, 0, 1)
-        assert read_config(path) == CONFIG
+        assert read_config(path) == dataclasses.replace(CONFIG, directory=str(path))
 
     def test_what_is_there_is_never_written_over(self, path, tmp_path, monkeypatch, refused):
         before = (path / "run.json").read_bytes()
