@@ -169,6 +169,14 @@ def new_directory(
                 folder.rmdir()
 
 
+def remove(path: Path, kind: str) -> None:
+    """Remove a directory of the given kind that holds nothing that this program did not write."""
+    path = path.resolve()
+    if _must_be_replaced(path, kind, overwrite=True):
+        # A kill from here on leaves nothing at the path; the rest is removed by the next process.
+        shutil.rmtree(path.rename(temporary_name(path)), ignore_errors=True)
+
+
 def read(path: str | os.PathLike[str], kind: str, *, verify: bool = True) -> Stored:
     """Open a directory of the given kind; its parts are memory-mapped."""
     path = Path(path)

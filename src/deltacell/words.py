@@ -70,7 +70,9 @@ def hydra_text(value: object) -> str:
     text = str(value)
     if re.fullmatch(r"[\w./-]+", text, re.ASCII):
         return text
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    # Hydra takes a backslash as it is, unless a quote or the end of the text follows.
+    escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)
+    escaped = re.sub(r"(\\+)$", r"\1\1", escaped)
     return f"'{escaped}'"
 
 

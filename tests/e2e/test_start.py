@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import polars as pl
 import pytest
@@ -10,10 +11,12 @@ from deltacell.cell import Cell
 from deltacell.cli.app import app
 from deltacell.profile.record import read_run
 from deltacell.screen import Screen
+from deltacell.train.predictor import load_run
 
 
-def start(folder, out):
-    words = ("start", str(folder), "model.rounds=5", "--out", str(out), "--top", "5")
+def start(folder, out, *settings, top=5):
+    settings = settings or ("model.rounds=5",)
+    words = ("start", str(folder), *settings, "--out", str(out), "--top", str(top))
     return app(list(words), standalone_mode=False) or 0
 
 
@@ -76,13 +79,60 @@ def test_two_tables_become_a_page_however_often_it_was_stopped(
     assert "By a trial on" not in capsys.readouterr().err
 
 
+def contents(folder):
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.mark.slow
+def test_results_belong_to_their_settings_and_can_be_moved(tables, tmp_path, monkeypatch, refused):
+    sources, out = tmp_path / "project" / "tables", tmp_path / "project" / "results"
+    shutil.copytree(tables, sources)
+    monkeypatch.chdir(sources.parent)
+    assert start("tables", "results") == 0
+    before = contents(out)
+    for settings, keys in (
+        (["model.rounds=5", "split.method=gene"], ["split.method"]),
+        (["model.rounds=5", "seed=5"], ["seed"]),
+        (["model=additive"], ["model.name", "model.penalty"]),
+    ):
+        error = refused("other-settings", start, "tables", "results", *settings)
+        assert set(keys) <= {change.key for change in error.fields["changes"]}
+        change = error.fields["changes"][0]
+        assert change.before != change.now
+        assert contents(out) == before
+    # Copied without hidden files and with other times, and from another working directory.
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(sources.parent, moved, copy_function=shutil.copy)
+    for hidden in moved.rglob(".*"):
+        hidden.unlink()
+    for file in (moved / "tables").iterdir():
+        os.utime(file, (1, 1))
+    shutil.rmtree(sources.parent)
+    monkeypatch.chdir(tmp_path)
+    assert start(moved / "tables", moved / "results") == 0
+    after = contents(moved / "results")
+    same = [name for name in before if not name.endswith((".lock", ".html", ".csv"))]
+    assert {name: after[name] for name in same} == {name: before[name] for name in same}
+    assert load_run(moved / "results" / "run").data.cell.path == moved / "results/data/cell"
+    # Replaced where it differs, and only there.
+    assert (
+        start(moved / "tables", moved / "results", "model.rounds=5", "seed=5", "--overwrite") == 0
+    )
+    assert read_run(moved / "results" / "run").seed == 5
+    replaced = contents(moved / "results")
+    assert replaced["ranking.parquet"] != before["ranking.parquet"]
+    assert replaced["evaluation.json"] != before["evaluation.json"]
+    assert replaced["data/manifest.json"] == before["data/manifest.json"]
+
+
 def test_other_files_and_foreign_folders_are_refused(tables, tmp_path, refused):
     foreign, copied, out = (tmp_path / name for name in ("mine", "copied", "out"))
     for folder, name in ((foreign, "thesis.txt"), (copied, "screen.tsv")):
         folder.mkdir()
         (folder / name).write_text("gene1\tgene2\tscore\nA\tB\t0.1\n")
     refused("empty-part", start, copied, out)
-    os.utime(copied / "screen.tsv", (1, 1))
+    (copied / "screen.tsv").write_text("gene1\tgene2\tscore\nA\tB\t0.2\n")
     for folder, to, code in (
         (tmp_path / "gone", out, "no-such-folder"),
         (tables, tables / "results", "out-in-sources"),
@@ -90,3 +140,33 @@ def test_other_files_and_foreign_folders_are_refused(tables, tmp_path, refused):
         (copied, out, "sources-changed"),
     ):
         refused(code, start, folder, to)
+
+
+NAMES = [
+    *("a:b", "back\\slash", "-dash", "with space", "it's", 'dou"ble', "his3Δ", "[a]*?", "end\\"),
+    *("a,b", "k=v", "100%", "~", "$HOME", "#x", "s3:x"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_folder_may_have_any_name(tables, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    assert start(tables, name, "model=additive") == 0
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+    made = {"data", "run", "ranking.parquet", "ranking.csv", "ranking.html", "evaluation.md"}
+    assert made < {entry.name for entry in (tmp_path / name).iterdir()}
+
+
+@pytest.mark.parametrize("name", ["${oc.env:HOME}", "x${data.folder}", "new\nline", "bell\a"])
+def test_a_name_that_cannot_be_kept_is_refused_before_anything_is_written(
+    tables,
+    tmp_path,
+    monkeypatch,
+    refused,
+    name,
+):
+    monkeypatch.chdir(tmp_path)
+    refused(("interpolation", "path"), start, tables, name)
+    refused(("interpolation", "path"), app, ["train", "data.synthetic=demo", f"directory='{name}'"])
+    assert not list(tmp_path.iterdir())

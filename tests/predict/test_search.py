@@ -142,3 +142,7 @@ def test_which_process_this_is(monkeypatch, refused):
     refused("invalid-rank", ranks_of_environment)
     monkeypatch.setenv("WORLD_SIZE", "3")
     assert ranks_of_environment() == (2, 3)
+    for rank, world in (("abc", "3"), ("0", "0"), ("5", "2"), ("-1", "2"), ("1.0", "2"), ("", "")):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", world)
+        refused("invalid-rank", ranks_of_environment)

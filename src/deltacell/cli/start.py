@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from deltacell.cli.program import Seed, option, tell
+from deltacell.cli.program import Overwrite, Seed, option, tell
 
 
 def start(
@@ -19,10 +19,12 @@ def start(
     settings: Annotated[list[str] | None, typer.Argument(help="Overrides, as for train.")] = None,
     out: Annotated[Path | None, option("Output directory; FOLDER-results by default.")] = None,
     top: Annotated[int, option("Number of sets at each end of the ranking.")] = 100,
+    overwrite: Overwrite = False,
 ) -> None:
     """Import tables, fit and test a predictor, rank untested sets and write an HTML page.
 
-    First estimates how long this takes. Rerun the command to resume after a stop.
+    First estimates how long this takes. Rerun the command to resume after a stop. Results of other
+    files or settings are an error: choose another --out, or replace them with --overwrite.
 
     Example: deltacell start tables --out results
     """
@@ -31,7 +33,7 @@ def start(
 
     out = Path(f"{folder.resolve().name}-results") if out is None else out
     began = time.monotonic()
-    plan = steps(folder, out, top, settings or [], tell)
+    plan = steps(folder, out, top, settings or [], tell, overwrite=overwrite)
     for number, (title, exists, command) in enumerate(plan, 1):
         typer.secho(f"\n{number} of 4: {title}{', which exists' if exists else ''}", bold=True)
         if not exists:

@@ -77,10 +77,15 @@ def _launched(config: Config, resume: Path | None, which: str, words: list[str])
     from deltacell.profile.record import Status, read_run
     from deltacell.train.processes import RankError, accelerator_of, launch
     from deltacell.train.run_directory import new_path, opened
+    from deltacell.words import hydra_text
 
     accelerator_of(config.trainer)
     path = new_path(config) if resume is None else resume
-    where = [f"directory='{path}'"] if resume is None else ["--resume", str(path), "--from", which]
+    where = (
+        [f"directory={hydra_text(path)}"]
+        if resume is None
+        else ["--resume", str(path), "--from", which]
+    )
     try:
         signal = launch(["train", *words, *where], config.trainer.devices)
     except RankError as error:

@@ -291,10 +291,18 @@ class Kept:
 
 def ranks_of_environment() -> Ranks:
     """Return RANK and WORLD_SIZE, which torchrun sets."""
-    if ("RANK" in os.environ) != ("WORLD_SIZE" in os.environ):
+    rank, world = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+    if rank is None and world is None:
+        return 0, 1
+    if rank is None or world is None:
         what = "only one of RANK and WORLD_SIZE is set; set both, as torchrun does, or neither"
         raise InputError(what, code="invalid-rank")
-    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    are_numbers = rank.isdecimal() and world.isdecimal()
+    if not are_numbers or int(rank) >= int(world):
+        what = f"RANK is '{rank}' and WORLD_SIZE is '{world}'; expected numbers, with 0 <= RANK < "
+        what += "WORLD_SIZE"
+        raise InputError(what, code="invalid-rank", fix="Unset both to use one process.")
+    return int(rank), int(world)
 
 
 class Work:

@@ -165,6 +165,10 @@ def parse_override(text: str) -> Override:
         is_plain = not (override.is_delete() or override.package or override.is_sweep_override())
         if not is_plain or (name in GROUPS and not is_name):
             raise HydraException
+        if "${" in text:
+            what = f"'{text}' contains '${{', which would be replaced by something else"
+            fix = "Write the value itself. Configs in --config-dir may refer to other keys."
+            raise InputError(what, code="interpolation", fix=fix, key=name)
     except HydraException as error:
         what = f"'{text}' is not of the form KEY=VALUE, with one value and without spaces"
         fix = "Quote special characters for the shell and for Hydra: \"KEY='VALUE'\"."

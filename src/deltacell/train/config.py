@@ -425,6 +425,9 @@ def _conflicts(config: Config) -> Iterator[tuple[Any, ...]]:
     )
     bad = not name or name.startswith(".") or any(sign in name for sign in "/\\\0")
     yield bad, f"'{name}' cannot begin a directory name; use letters and digits", "bad-name"
+    for key, place in (("directory", config.directory), ("data.folder", data.folder)):
+        unprintable = place is not None and not place.isprintable()
+        yield unprintable, f"{key} is {place!r}, with characters that cannot be printed", "path"
     mixed = (data.synthetic and data.screen) or (data.cell and not data.screen)
     what = "set one of data.folder, data.synthetic, or data.cell with data.screen; the others null"
     yield len(sources) > 1 or mixed, what

@@ -80,7 +80,7 @@ class Loop:
         # The moving average of the weights, which is validated in place of the weights.
         self.average: Values | None = None if config.trainer.ema is None else self._weights()
         self.checkpoints = Checkpoints(path / CHECKPOINTS, config.trainer.keep)
-        self.meaning = meaning(config, data)
+        self.meaning = meaning(config, data, path)
         self.directory: RunDirectory | None = None
         self.attempt = 0 if before is None else len(before.attempts)
         self.loggers: Loggers | None = None

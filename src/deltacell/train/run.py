@@ -28,6 +28,7 @@ from deltacell.screen import Split
 from deltacell.train.config import Config, EnsembleConfig
 from deltacell.train.data import Standard, TrainingData, draw_zeros, load_data
 from deltacell.train.loop import Loggers, Loop
+from deltacell.train.places import changes
 from deltacell.train.predictor import (
     Ensemble,
     Predictor,
@@ -45,9 +46,10 @@ from deltacell.train.run_directory import (
     new_path,
     opened,
     resumed_config,
+    run_exists,
 )
 from deltacell.train.task import Validation
-from deltacell.words import Progress
+from deltacell.words import Progress, hydra_text
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,10 @@ def train(
     resumes = resume is not None
     if is_first and not resumes and (path / RUN_FILE).is_file():
         # Rerunning a command that was stopped resumes the run.
-        unfinished = read_run(path).status is not Status.finished
-        resumes = unfinished and resumed_config(path) == config
+        resumes = read_run(path).status is not Status.finished
+        changed = changes(resumed_config(path), config)
+        if changed or not resumes:
+            raise run_exists(path, changed)
     if fabric is not None:
         path, resumes = fabric.broadcast((path, resumes))
     with ExitStack() as stack:
@@ -250,7 +254,11 @@ def _fitted(
             for n, row in enumerate([*predictor.history, last], 1)
         ]
         directory.write_metrics(rows)
-        state = {"predictor": predictor.state_dict(), "rows": rows, MEANING: meaning(config, data)}
+        state = {
+            "predictor": predictor.state_dict(),
+            "rows": rows,
+            MEANING: meaning(config, data, path),
+        }
         n, metric = len(rows), last.get("validation_pearson")
         with timer.phase("checkpoint"):
             checkpoints.save(state, step=n, epoch=n, metric=metric)
@@ -284,7 +292,7 @@ def run_modes(
         for i, mode in enumerate(ORDER):
             progress(f"mode {mode}", i, len(ORDER))
             path = Path(folder) / mode
-            words = [f"mode={mode}", f"mode_steps={steps}", f"directory='{path}'", *quiet]
+            words = [f"mode={mode}", f"mode_steps={steps}", f"directory={hydra_text(path)}", *quiet]
             command = [sys.executable, "-m", "deltacell", "train", *overrides, *words]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:

@@ -15,6 +15,7 @@ import os
 import pickle
 import platform
 import re
+import shutil
 import subprocess
 import zipfile
 from collections import OrderedDict
@@ -34,15 +35,20 @@ from deltacell.files import (
     Lock,
     check_no_links,
     locked,
+    temporary_name,
     write_bytes,
     write_text,
 )
 from deltacell.profile.record import (
     CHECKPOINTS,
     CONFIG_FILE,
+    FIGURES,
     METRICS_FILE,
+    PHASES,
     RUN_FILE,
     SPLIT,
+    TENSORBOARD,
+    TRACES,
     Attempt,
     Reached,
     RunRecord,
@@ -55,9 +61,17 @@ from deltacell.screen import Split
 from deltacell.store import new_directory
 from deltacell.train.compose import from_yaml, parse_override, to_yaml, with_settings
 from deltacell.train.config import Config
+from deltacell.train.places import PLACES, RUNS, Change, changes, for_disk, from_disk
 
 if TYPE_CHECKING:
     from deltacell.train.data import TrainingData
+
+LOCK = ".lock"
+ENTRIES = {
+    *(LOCK, RUN_FILE, CONFIG_FILE, METRICS_FILE, SPLIT, CHECKPOINTS, PHASES, TRACES, FIGURES),
+    *(TENSORBOARD, "baselines", "members", "rankings", "wandb", "mlflow"),
+}
+"""What a run directory may contain."""
 
 # The record of a run has the versions of these packages, on which results may depend.
 PACKAGES = (
@@ -97,9 +111,7 @@ def create_run(
     """Make a new run directory, with the first attempt running."""
     started = now()
     if (path / RUN_FILE).is_file():
-        fix = f"Resume it (deltacell train --resume {path}), or choose another directory."
-        what = "the directory already contains a run"
-        raise InputError(what, code="run-exists", where=path, fix=fix)
+        raise run_exists(path)
     record = RunRecord(
         status=Status.running,
         name=config.name,
@@ -113,10 +125,37 @@ def create_run(
         world_size=world_size,
     )
     with new_directory(path, "run") as folder:
-        write_config(folder, config)
+        write_config(folder, config, path)
         if split is not None:
             split.save(folder / SPLIT)
         write_run(folder, record)
+
+
+def run_exists(path: Path, changed: Sequence[Change] = ()) -> InputError:
+    """Return the error for a directory that has a run, which may have other settings."""
+    what = "the directory already contains a run"
+    if changed:
+        what += f" with other settings: {'; '.join(map(str, changed))}"
+    fix = f"Resume it (deltacell train --resume {path}), or choose another directory."
+    return InputError(what, code="run-exists", where=path, fix=fix, changes=list(changed))
+
+
+def remove_run(path: Path) -> None:
+    """Remove a run; one that is being trained, or that holds anything else, raises."""
+    path = read_run(path).path.absolute()
+    check_no_links(path)
+    strangers = [
+        entry.name
+        for entry in path.iterdir()
+        if entry.name not in ENTRIES and not entry.name.endswith(TEMPORARY)
+    ]
+    if strangers:
+        what = f"'{min(strangers)}' is not part of a run and would be deleted"
+        raise StoreError(what, code="exists", where=path, fix="Move it, or choose another path.")
+    with locked(path / LOCK, whose="run"):
+        # A kill from here on leaves nothing at the path; the rest is removed by the next process.
+        abandoned = path.rename(temporary_name(path))
+    shutil.rmtree(abandoned, ignore_errors=True)
 
 
 @contextmanager
@@ -206,9 +245,6 @@ MAY_CHANGE = (
 )
 """Keys, or prefixes ending in a dot, that do not change what a step learns."""
 
-PLACES = ("directory", "data.folder", "data.cell", "data.screen")
-"""Keys of locations, whose contents are compared by checksum."""
-
 MEANING = "run"
 """The key of `meaning` in the state of a checkpoint."""
 
@@ -224,21 +260,29 @@ def resumed_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) 
     """Return the config of a run with overrides, such as trainer.epochs=20; see `MAY_CHANGE`."""
     config = read_config(read_run(path).path)
     for override in overrides:
-        if "=" not in override or not _may_change(override.partition("=")[0]):
+        if "=" not in override or not may_change(override.partition("=")[0]):
             what = f"'{override}' cannot change in a resumed run; these keys can: "
             raise InputError(what + ", ".join(MAY_CHANGE), code="cannot-change")
     settings = {one.key_or_group: one.value() for one in map(parse_override, overrides)}
     return with_settings(config, settings) if settings else config
 
 
-def write_config(path: Path, config: Config) -> None:
-    text = to_yaml(config)
+def write_config(path: Path, config: Config, run: Path | None = None) -> None:
+    """Write a config into a folder, with paths relative to the `run` that this folder becomes."""
+    text = to_yaml(for_disk(config, path if run is None else run))
     sealed = f"{text}{_ABOUT_SEAL}{_SEAL}{hashlib.sha256(text.encode()).hexdigest()}\n"
     write_text(path / CONFIG_FILE, sealed, what="the config of the run")
 
 
 def read_config(path: Path) -> Config:
-    """Return the config of a run from its file or, if that was deleted, its last checkpoint."""
+    """Return the config of a run from its file or, if that was deleted, its last checkpoint.
+
+    Its paths are absolute.
+    """
+    return from_disk(_written_config(path), path)
+
+
+def _written_config(path: Path) -> Config:
     file = path / CONFIG_FILE
     try:
         text = file.read_bytes().decode(errors="replace")
@@ -259,17 +303,18 @@ def read_config(path: Path) -> Config:
     return from_yaml(above, where=file)
 
 
-def meaning(config: Config, data: TrainingData) -> dict[str, str]:
-    """Return the config and the checksums of the data, which a checkpoint stores."""
-    return {"config": to_yaml(config), **{one: getattr(data, one).checksum for one in _PARTS}}
+def meaning(config: Config, data: TrainingData, run: Path) -> dict[str, str]:
+    """Return the config and the checksums of the data, which a checkpoint of a run stores."""
+    text = to_yaml(for_disk(config, run))
+    return {"config": text, **{one: getattr(data, one).checksum for one in _PARTS}}
 
 
 def check_meaning(state: Mapping[str, Any], config: Config, data: TrainingData, path: Path) -> None:
     kept = state[MEANING]
-    was, asked = _flat(from_yaml(kept["config"], where=path)), _flat(config)
-    for key in sorted(was.keys() | asked.keys()):
-        if was.get(key) != asked.get(key) and not (_may_change(key) or key in PLACES):
-            what = f"{key} is {asked.get(key)!r}, but the run was trained with {was.get(key)!r}"
+    for change in changes(from_yaml(kept["config"], where=path), config):
+        key = change.key
+        if not (may_change(key) or key in PLACES or key == RUNS):
+            what = f"{key} is {change.now!r}, but the run was trained with {change.before!r}"
             fix, file = "Delete the file to use the config of the checkpoint.", path / CONFIG_FILE
             raise StoreError(what, code="other-config", where=file, fix=fix, key=key)
     for part in _PARTS:
@@ -278,16 +323,9 @@ def check_meaning(state: Mapping[str, Any], config: Config, data: TrainingData, 
             raise StoreError(what, code=f"other-{part}", where=path)
 
 
-def _may_change(key: str) -> bool:
+def may_change(key: str) -> bool:
+    """Return whether a key is one of `MAY_CHANGE`."""
     return any(key.startswith(may) if may.endswith(".") else key == may for may in MAY_CHANGE)
-
-
-def _flat(config: Config) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in dataclasses.asdict(config).items():
-        inner = isinstance(value, dict)
-        found |= {f"{name}.{key}": v for key, v in value.items()} if inner else {name: value}
-    return found
 
 
 COLUMNS = (
@@ -312,7 +350,6 @@ def metrics_of(run: Path) -> list[dict[str, Any]]:
     return rows
 
 
-LOCK = ".lock"  # in a run directory
 SCHEMA_VERSION = 1
 METRIC = "validation_pearson"  # which chooses the best checkpoint
 _NAME = re.compile(r"step-\d{8,}\.ckpt")
