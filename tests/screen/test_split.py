@@ -147,6 +147,8 @@ def test_a_split_that_was_saved_with_other_counts_is_counted_again(tmp_path):
     assert loaded.validation_unseen.tolist() == split.validation_unseen.tolist()
     # Checkpoints that were trained on it know it by this.
     assert loaded.checksum == earlier.checksum
+    loaded.save(tmp_path / "again")
+    assert Split.load(tmp_path / "again", screen).checksum == earlier.checksum
 
 
 def test_save_then_load_is_identity(tmp_path):

@@ -281,6 +281,10 @@ class Split:
         return store.checksum(self._tables())
 
     def _tables(self) -> dict[str, pa.Table]:
+        return self._saved
+
+    @cached_property
+    def _saved(self) -> dict[str, pa.Table]:
         columns = {**dict.fromkeys(PARTS, "row"), **dict.fromkeys(_GENE_FACTS, "value")}
         return {n: pa.table({c: pa.array(getattr(self, n))}) for n, c in columns.items()}
 
@@ -315,15 +319,15 @@ class Split:
         notes = tuple(meta.pop("notes"))
         split = cls(**columns, **meta, screen_checksum=screen_checksum, notes=notes)
         split.check(screen, where=path)
-        # Earlier versions counted genes of validation genotypes as seen. The checksum stays that
-        # of the directory, by which a checkpoint knows the split it was trained on.
+        # Earlier versions counted genes of validation genotypes as seen. What is saved again, and
+        # the checksum by which a checkpoint knows its split, stay those of the directory.
         unseen = _n_unseen(screen, split.train)
         recounted = replace(
             split,
             unseen=unseen[split.test],
             validation_unseen=unseen[split.validation],
         )
-        vars(recounted)["checksum"] = stored.checksum
+        vars(recounted)["_saved"] = {name: stored.parts[name] for name in columns}
         return recounted
 
     def check(self, screen: Screen, where: str | os.PathLike[str] | None = None) -> None:
