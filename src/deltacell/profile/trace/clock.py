@@ -10,6 +10,7 @@ from deltacell.arrays import Ints
 
 SHORTEST_JUMP = 3600 * 10**9  # nanoseconds; a shorter pause may be a step that is slow
 LONGER_THAN_THE_REST = 100  # a jump is longer than this many times all other time of the trace
+FEWEST_TIMES = 10  # with fewer, the rest of the trace tells nothing of its scale
 LEFT = 1_000  # nanoseconds that stay, so that events keep their order
 
 
@@ -26,9 +27,11 @@ def without_jumps(begin: Ints, duration: Ints) -> Corrected:
     """Return the times with every jump cut out; events that last through it become shorter.
 
     A jump is a pause in which no event of any thread begins or ends, which takes an hour or more
-    and many times longer than everything else in the trace.
+    and many times longer than everything else in the trace. A trace of a few events has none.
     """
     boundaries = np.unique(np.concatenate([begin, begin + duration]))
+    if len(boundaries) < FEWEST_TIMES:
+        return Corrected(begin, duration, ())
     pauses = np.diff(boundaries)
     is_long = pauses >= SHORTEST_JUMP
     rest = int(pauses[~is_long].sum())
