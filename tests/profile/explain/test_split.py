@@ -1,7 +1,7 @@
 """Every kind of cause has advice, and a change is the sum of more, larger and slower calls."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell.profile.explain.advice import ADVICE
@@ -32,9 +32,12 @@ def test_every_kind_and_category_has_advice_or_needs_none() -> None:
     assert set(ADVICE) == {*CauseKind, *Category}
 
 
-@given(numbers, numbers, numbers, numbers, sizes, sizes)
-def test_a_change_is_the_sum_of_its_split(*values) -> None:
-    changed = change(*values)
+changes = st.builds(change, numbers, numbers, numbers, numbers, sizes, sizes)
+
+
+@given(changes)
+@settings(max_examples=50, deadline=None)
+def test_a_change_is_the_sum_of_its_split(changed: OperatorChange) -> None:
     assert split_of([changed]).change == pytest.approx(changed.change, abs=1e-6)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from deltacell.profile.trace.attribution import Attribution
+from deltacell.profile.trace.calls import Calls
 from deltacell.profile.trace.device import PARTS
 
 Seconds = dict[str, float]
@@ -27,7 +28,6 @@ class View:
         self.name = name
         self.ranks = ranks
         self.traits = ranks[0].traits
-        self.calls = ranks[0].calls
         self.parts: Seconds = {}
         self.kernels = 0.0
         devices = [rank.device.steps.filter("counted") for rank in ranks if rank.device is not None]
@@ -54,6 +54,11 @@ class View:
         """Return the seconds of a range or module, with everything inside it."""
         components = self.by("components")
         return components.get(name, 0.0) or components.get(f"nn.Module: {name}", 0.0)
+
+    @property
+    def calls(self) -> Calls:
+        """The calls of the first rank."""
+        return self.ranks[0].calls
 
     @cached_property
     def operator_names(self) -> frozenset[str]:

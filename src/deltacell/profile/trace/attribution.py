@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -17,7 +18,7 @@ from deltacell.arrays import Ints
 from deltacell.errors import InputError
 from deltacell.profile.trace import device as devices
 from deltacell.profile.trace import host as hosts
-from deltacell.profile.trace.calls import find_calls
+from deltacell.profile.trace.calls import Calls, find_calls
 from deltacell.profile.trace.device import PARTS, DeviceTime, collective_rows
 from deltacell.profile.trace.host import Category, HostTime, is_collective, is_loader
 from deltacell.profile.trace.read import missing_ranks
@@ -67,8 +68,12 @@ class Attribution:
         self.critical_path = devices.critical_path(trace, host, self.launch, *bounds)
         self.work = find_work(trace, nesting, steps, host, self.launch)
         self.traits = find_traits(trace, nesting, steps)
-        self.calls = find_calls(trace, nesting, steps, host)
         self.notices = tuple(_notices(trace, steps, self.device, self.doing))
+
+    @cached_property
+    def calls(self) -> Calls:
+        """How often a step calls what; only comparisons need it."""
+        return find_calls(self.trace, self.nesting, self.steps, self.host)
 
     @property
     def n_counted(self) -> int:
