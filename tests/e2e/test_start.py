@@ -94,7 +94,7 @@ def test_results_belong_to_their_settings_and_can_be_moved(tables, tmp_path, mon
     for settings, keys in (
         (["model.rounds=5", "split.method=gene"], ["split.method"]),
         (["model.rounds=5", "seed=5"], ["seed"]),
-        (["model=additive"], ["model.name", "model.penalty"]),
+        (["model=additive"], ["model.name", "model.leaves"]),
     ):
         error = refused("other-settings", start, "tables", "results", *settings)
         assert set(keys) <= {change.key for change in error.fields["changes"]}
