@@ -94,7 +94,7 @@ def test_results_belong_to_their_settings_and_can_be_moved(tables, tmp_path, mon
     for settings, keys in (
         (["model.rounds=5", "split.method=gene"], ["split.method"]),
         (["model.rounds=5", "seed=5"], ["seed"]),
-        (["model=additive"], ["model.name", "model.leaves"]),
+        (["model=boosted_trees", "model.rounds=5"], ["model.name", "model.dimensions"]),
     ):
         error = refused("other-settings", start, "tables", "results", *settings)
         assert set(keys) <= {change.key for change in error.fields["changes"]}
@@ -152,7 +152,7 @@ NAMES = [
 @pytest.mark.parametrize("name", NAMES)
 def test_a_folder_may_have_any_name(tables, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    assert start(tables, name, "model=additive") == 0
+    assert start(tables, name) == 0
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
     made = {"data", "run", "ranking.parquet", "ranking.csv", "ranking.html", "evaluation.md"}
     assert made < {entry.name for entry in (tmp_path / name).iterdir()}
