@@ -114,7 +114,8 @@ def test_results_belong_to_their_settings_and_can_be_moved(tables, tmp_path, mon
     after = contents(moved / "results")
     same = [name for name in before if not name.endswith((".lock", ".html", ".csv"))]
     assert {name: after[name] for name in same} == {name: before[name] for name in same}
-    assert load_run(moved / "results" / "run").data.cell.path == moved / "results/data/cell"
+    folder = load_run(moved / "results" / "run").config.data.folder
+    assert folder == str(moved / "results" / "data")
     # Replaced where it differs, and only there.
     assert (
         start(moved / "tables", moved / "results", "model.rounds=5", "seed=5", "--overwrite") == 0
