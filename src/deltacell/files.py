@@ -36,7 +36,8 @@ def new_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     After an error `path` is unchanged and the temporary file is removed.
     """
-    path = Path(path)
+    # Absolute, because libraries take a relative ``s3:x`` for an address, and ``~`` for a home.
+    path = Path(path).absolute()
     temporary = temporary_name(path)
     try:
         yield temporary

@@ -67,6 +67,21 @@ def test_an_earlier_one_is_removed_and_nothing_where_something_else_is_too(tmp_p
     assert caught.value.code == "not-a-demo"
 
 
+def test_a_kill_while_an_earlier_one_is_removed_does_not_block_the_next(tmp_path, monkeypatch):
+    folder = tmp_path / "demo"
+    app(list(steps(folder, seed=0)[0].command), standalone_mode=False)
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module.shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            clear(folder)
+    assert not folder.exists()
+    clear(folder)
+
+
 def ranked_one_by_one(cell: Cell, screen: Screen) -> list[tuple[int, ...]]:
     """Every triple that a ranking of untested sets has, found without the code of rankings."""
     measured = {tuple(sorted(genotype.tolist())) for genotype in screen.genotypes}

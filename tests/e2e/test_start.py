@@ -94,7 +94,7 @@ def test_results_belong_to_their_settings_and_can_be_moved(tables, tmp_path, mon
     for settings, keys in (
         (["model.rounds=5", "split.method=gene"], ["split.method"]),
         (["model.rounds=5", "seed=5"], ["seed"]),
-        (["model=additive"], ["model.name", "model.penalty"]),
+        (["model=boosted_trees", "model.rounds=5"], ["model.name", "model.dimensions"]),
     ):
         error = refused("other-settings", start, "tables", "results", *settings)
         assert set(keys) <= {change.key for change in error.fields["changes"]}
@@ -114,7 +114,8 @@ def test_results_belong_to_their_settings_and_can_be_moved(tables, tmp_path, mon
     after = contents(moved / "results")
     same = [name for name in before if not name.endswith((".lock", ".html", ".csv"))]
     assert {name: after[name] for name in same} == {name: before[name] for name in same}
-    assert load_run(moved / "results" / "run").data.cell.path == moved / "results/data/cell"
+    folder = load_run(moved / "results" / "run").config.data.folder
+    assert folder == str(moved / "results" / "data")
     # Replaced where it differs, and only there.
     assert (
         start(moved / "tables", moved / "results", "model.rounds=5", "seed=5", "--overwrite") == 0
@@ -152,7 +153,7 @@ NAMES = [
 @pytest.mark.parametrize("name", NAMES)
 def test_a_folder_may_have_any_name(tables, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    assert start(tables, name, "model=additive") == 0
+    assert start(tables, name) == 0
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
     made = {"data", "run", "ranking.parquet", "ranking.csv", "ranking.html", "evaluation.md"}
     assert made < {entry.name for entry in (tmp_path / name).iterdir()}

@@ -3,6 +3,7 @@
 import csv
 import json
 from math import comb
+from pathlib import Path
 from types import SimpleNamespace
 
 import openpyxl
@@ -17,6 +18,7 @@ from deltacell.predict import ranking_file
 from deltacell.predict.ranking_file import (
     SCHEMA,
     Ranking,
+    read_rows,
     write_network,
     write_ranking,
     write_table,
@@ -173,3 +175,15 @@ def test_terms_that_the_head_of_a_ranking_has_too_often(tmp_path, ranked):
     assert one["expected"] == pytest.approx(4 * 4 / ranked)
     # Two terms are tested, and only the sets of these four genes have the rare one four times.
     assert one["q_value"] == pytest.approx(2 / comb(ranked, 4))
+
+
+@pytest.mark.parametrize("name", ["a:b", "s3:x", "file:x", "~", "[a]*?", "back\\slash", "his3Δ"])
+def test_a_folder_may_have_any_name(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    path = Path(name) / "ranking.parquet"
+    write_ranking(path, [SCHEMA.empty_table()], {"identity": {}, "counts": {}})
+    assert Ranking.read(path).about["identity"] == {}
+    assert read_rows(path).height == 0
+    write_table(path, path.with_suffix(".csv"))
+    assert path.with_suffix(".csv").is_file()
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]

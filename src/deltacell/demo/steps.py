@@ -15,7 +15,7 @@ import yaml  # type: ignore[import-untyped]
 
 from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.files import TEMPORARY, read_json
+from deltacell.files import TEMPORARY, read_json, temporary_name
 from deltacell.predict.ensemble import genotypes_of
 from deltacell.predict.gene_sets import Block, Combinations
 from deltacell.predict.ranking_file import LOWEST
@@ -87,7 +87,8 @@ def clear(folder: Path) -> None:
     ):
         what = "the folder contains something other than a demo; choose another --out"
         raise InputError(what, code="not-a-demo", where=folder)
-    shutil.rmtree(folder)
+    # A kill from here on leaves nothing at the path; the rest is removed by the next process.
+    shutil.rmtree(folder.rename(temporary_name(folder)))
 
 
 def recovered(

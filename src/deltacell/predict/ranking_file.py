@@ -57,7 +57,9 @@ class Ranking:
         """Read the metadata of a ranking and check its seal."""
         instead = "choose another --out, or rerun with --overwrite"
         try:
-            about: Any = json.loads((pq.read_metadata(path).metadata or {}).get(KEY, b"{}"))
+            about: Any = json.loads(
+                (pq.read_metadata(_no_address(path)).metadata or {}).get(KEY, b"{}")
+            )
             is_ranking = about.get("schema") == VERSION
             intact = is_ranking and _seal_of(Path(path), about["seal"])[1] == about.pop("seal")
         # A damaged file may raise almost anything.
@@ -104,6 +106,11 @@ def write_ranking(path: Path, tables: Iterable[pa.Table], about: Mapping[str, An
             file.write(seal.encode())
 
 
+def _no_address(path: str | os.PathLike[str]) -> Path:
+    """Return an absolute path: libraries take ``s3:x`` for an address, and ``~`` for a home."""
+    return Path(path).absolute()
+
+
 def _seal_of(path: Path, seal: str) -> tuple[int, str]:
     """Return the position of a seal in a file, and the SHA-256 of everything before and after."""
     with (
@@ -119,7 +126,7 @@ def _seal_of(path: Path, seal: str) -> tuple[int, str]:
 
 def read_rows(path: Path, first: int = 0, n: int | None = None) -> pl.DataFrame:
     """Return ``n`` rows of a ranking from the ``first`` on, without loading the others."""
-    return pl.scan_parquet(path, glob=False).slice(first, n).collect()
+    return pl.scan_parquet(_no_address(path), glob=False).slice(first, n).collect()
 
 
 _LISTS = ("genes", "names", "relations", "links", "pathways", "complexes")

@@ -56,7 +56,9 @@ def read_phases(folder: str | os.PathLike[str]) -> pl.DataFrame:
 
 def _read_part(file: Path) -> pl.DataFrame:
     try:
-        part = pl.read_parquet(file).select(list(COLUMNS)).cast(COLUMNS)
+        part = (
+            pl.read_parquet(Path(file).absolute(), glob=False).select(list(COLUMNS)).cast(COLUMNS)
+        )
         known = pl.all().is_not_null().all(), pl.col(_SECONDS).is_finite().all()
         if not part.select(pl.all_horizontal(*known)).item():
             raise OSError("a value is missing or not finite")
