@@ -14,8 +14,8 @@ import torch
 from deltacell.errors import InputError
 from deltacell.files import read_json, write_json
 from deltacell.models.baselines import baseline
-from deltacell.models.baselines.baseline import SETS_PER_BLOCK
-from deltacell.models.baselines.gene_sets import GeneOrder
+from deltacell.models.fitted.gene_sets import GeneOrder
+from deltacell.models.fitted.predictor import SETS_PER_BLOCK
 from deltacell.predict.ensemble import genotypes_of
 from deltacell.predict.gene_sets import Pairs
 from deltacell.predict.status import STATUSES, UNTESTED, Statuses, phenotypes_of

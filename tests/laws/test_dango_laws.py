@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from deltacell import Genotypes, Relation
 from deltacell.models import Dango
-from deltacell.models.reconstruction import closed_form_loss, dense_loss
+from deltacell.models.dango.reconstruction import closed_form_loss, dense_loss
 from deltacell.propagate.product import SparseMatrix
 
 N = 14

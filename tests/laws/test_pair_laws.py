@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Feature, Relation
-from deltacell.models.baselines.baseline import Part
-from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
+from deltacell.models.fitted.gene_sets import GeneOrder, GeneSets
+from deltacell.models.fitted.predictor import Part
 from deltacell.models.pairs import (
     Known,
     Measured,

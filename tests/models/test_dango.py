@@ -8,8 +8,8 @@ from torch._dynamo.utils import counters
 
 from deltacell import Genotypes, Relation
 from deltacell.models import STRING_LAMBDAS, STRING_RELATIONS, Dango, DangoLoss, HyperSAGNN
-from deltacell.models.dango import SAGE, MetaEmbedding, SAGELayer
-from deltacell.models.reconstruction import dense_loss
+from deltacell.models.dango.model import SAGE, MetaEmbedding, SAGELayer
+from deltacell.models.dango.reconstruction import dense_loss
 from deltacell.propagate.product import SparseMatrix
 
 AB = {"a": 1.0, "b": 1.0}

@@ -14,8 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from deltacell.cell import Cell, Feature, Genes, Metabolism
 from deltacell.models.gene_vectors import GeneEncoder, feature_vectors
-from deltacell.models.hetero_cell import MUTANTS, HeteroCell, Pooling, matched_genes
-from deltacell.models.layers import (
+from deltacell.models.hetero_cell.layers import (
     COMBINATIONS,
     AttentionCombination,
     GeneLayer,
@@ -26,6 +25,7 @@ from deltacell.models.layers import (
     gin_message_gradients,
     in_precision_of,
 )
+from deltacell.models.hetero_cell.model import MUTANTS, HeteroCell, Pooling, matched_genes
 from deltacell.propagate import GENE, METABOLITE, REACTION, Deleted, Delta, Shared
 from deltacell.propagate.workers import gradients_of
 from deltacell.screen import Genotypes

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Relation
 from deltacell.models.baselines import Additive, GlobalMean
-from deltacell.models.baselines.baseline import Parts
+from deltacell.models.fitted.predictor import Parts
 from deltacell.predict.ensemble import on_one_scale, scorer_of
 from deltacell.predict.explain_set import (
     NEAREST,

@@ -20,8 +20,8 @@ from deltacell.bench import process
 from deltacell.cell import Cell
 from deltacell.models import Dango, DangoLoss
 from deltacell.models.base import check_choice
+from deltacell.models.dango.reconstruction import dense_loss
 from deltacell.models.hyper_sagnn import OthersAttention
-from deltacell.models.reconstruction import dense_loss
 from deltacell.predict.ensemble import scorer_of_predictors
 from deltacell.predict.gene_sets import Combinations
 from deltacell.predict.ranking_file import HIGHEST, LOWEST

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from deltacell.bench import process
-from deltacell.models.baselines.baseline import Part
-from deltacell.models.baselines.gene_sets import GeneOrder
+from deltacell.models.fitted.gene_sets import GeneOrder
+from deltacell.models.fitted.predictor import Part
 from deltacell.models.pairs import Known, Measured, PairColumns, PairTrees
 from deltacell.predict.ensemble import genotypes_of
 from deltacell.predict.gene_sets import Pairs

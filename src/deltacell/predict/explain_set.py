@@ -22,8 +22,8 @@ from deltacell.cell.annotation import shared_terms
 from deltacell.cell.readers.names import is_systematic
 from deltacell.errors import InputError
 from deltacell.models import Dango, HeteroCell
-from deltacell.models.dango import SAGE, SAGELayer
-from deltacell.models.hetero_cell import EncodedCell
+from deltacell.models.dango.model import SAGE, SAGELayer
+from deltacell.models.hetero_cell.model import EncodedCell
 from deltacell.predict.ensemble import Ensemble, on_one_scale, scorer_of_predictors
 from deltacell.predict.request import gene_texts, trained_genes, trained_sizes
 from deltacell.predict.status import Evidence

@@ -17,7 +17,7 @@ import numpy as np
 from deltacell.arrays import Bools, Ints
 from deltacell.cell import Cell, Genes
 from deltacell.errors import GeneNameError, InputError, did_you_mean
-from deltacell.models.baselines.gene_sets import GeneOrder
+from deltacell.models.fitted.gene_sets import GeneOrder
 from deltacell.predict.gene_sets import Combinations, GeneSets, Listed, Pairs, Scored
 from deltacell.predict.ranking_file import HIGHEST, LOWEST
 from deltacell.predict.status import LINKED, STATUSES, UNTESTED, Linkage, Statuses, phenotypes_of

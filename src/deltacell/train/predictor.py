@@ -22,8 +22,8 @@ from deltacell.cell import Cell
 from deltacell.errors import DeltacellError, InputError
 from deltacell.models import STRING_LAMBDAS, STRING_RELATIONS, Dango, HeteroCell, Prediction
 from deltacell.models.baselines import FittedPredictor
-from deltacell.models.baselines.baseline import FitData, Parts, State
-from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
+from deltacell.models.fitted.gene_sets import GeneOrder, GeneSets
+from deltacell.models.fitted.predictor import FitData, Parts, State
 from deltacell.models.pairs import PairCell
 from deltacell.profile.record import (
     CHECKPOINTS,

@@ -16,8 +16,8 @@ from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.models.base import Prediction, Recorded, check_cell
 from deltacell.models.baselines.additive import ridge
-from deltacell.models.baselines.baseline import Part
-from deltacell.models.baselines.gene_sets import GeneOrder
+from deltacell.models.fitted.gene_sets import GeneOrder
+from deltacell.models.fitted.predictor import Part
 from deltacell.models.gene_vectors import chosen_features, feature_vectors
 from deltacell.models.pairs.columns import set_folds
 from deltacell.models.pairs.messages import Neighbours

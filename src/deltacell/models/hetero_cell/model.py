@@ -26,8 +26,13 @@ from deltacell.models.base import (
     named_range,
 )
 from deltacell.models.gene_vectors import GeneEncoder
+from deltacell.models.hetero_cell.layers import (
+    GeneLayer,
+    MetabolicEdges,
+    MetabolicLayer,
+    in_precision_of,
+)
 from deltacell.models.hyper_sagnn import HyperSAGNN
-from deltacell.models.layers import GeneLayer, MetabolicEdges, MetabolicLayer, in_precision_of
 from deltacell.propagate.auto import strategy
 from deltacell.propagate.base import Deleted, DeletedNodes, Propagation, WildType
 from deltacell.propagate.hop import GENE, METABOLITE, REACTION, Aggregate, Hop

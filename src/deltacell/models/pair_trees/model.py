@@ -12,9 +12,9 @@ import numpy as np
 from deltacell.arrays import Doubles, Floats, Ints
 from deltacell.cell import Cell
 from deltacell.models.baselines.additive import GeneEffects
-from deltacell.models.baselines.baseline import FitData, FittedPredictor, Part, Parts, State
 from deltacell.models.baselines.boosted_trees import boosted, booster, predicted
-from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
+from deltacell.models.fitted.gene_sets import GeneOrder, GeneSets
+from deltacell.models.fitted.predictor import FitData, FittedPredictor, Part, Parts, State
 from deltacell.models.pairs.columns import Known, PairColumns, training_columns
 from deltacell.models.pairs.messages import Measured, Neighbours, voters
 

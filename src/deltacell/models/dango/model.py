@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.models.base import Prediction, Recorded, check_cell, checked_relations, named_range
+from deltacell.models.dango.reconstruction import Reconstruction
 from deltacell.models.gene_vectors import FeatureEncoder
 from deltacell.models.hyper_sagnn import HyperSAGNN
-from deltacell.models.reconstruction import Reconstruction
 from deltacell.propagate import SparseMatrix
 from deltacell.propagate.product import mean_product
 from deltacell.screen import Genotypes

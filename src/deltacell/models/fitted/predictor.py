@@ -15,7 +15,7 @@ from deltacell.arrays import AnyArray, Doubles, Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.models.base import Prediction, Recorded
-from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
+from deltacell.models.fitted.gene_sets import GeneOrder, GeneSets
 from deltacell.propagate.workers import in_any_worker, one_core, workers_for
 from deltacell.screen.genotypes import Genotypes
 from deltacell.words import Progress
