@@ -425,7 +425,7 @@ def test_compiled_parts_are_compiled_once(cell, rows_at_a_time):
     plain = small(cell, layers=1, combine="pairwise", propagation=strategy)
     model = copy.deepcopy(plain)
     compiler = CompileCounterWithBackend("eager")
-    model.compile_row_wise(backend=compiler)
+    model.compile_parts(backend=compiler)
     counts = []
     for first in range(3):
         sets = [[first, first + 1, first + 3], [first + 2], [5, first + 6], [9, 8]]

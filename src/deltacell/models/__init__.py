@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 from deltacell.models.lazy import exports
 
 if TYPE_CHECKING:
-    from deltacell.models.base import Prediction
-    from deltacell.models.dango.model import STRING_LAMBDAS, STRING_RELATIONS, Dango
+    from deltacell.models.dango.config import STRING_LAMBDAS, STRING_RELATIONS
+    from deltacell.models.dango.model import Dango
     from deltacell.models.hetero_cell.model import HeteroCell
     from deltacell.models.hyper_sagnn import HyperSAGNN
+    from deltacell.models.interface import Prediction
     from deltacell.models.losses import (
         DangoLoss,
         LogCosh,
@@ -21,14 +22,14 @@ __all__ = ["STRING_LAMBDAS", "STRING_RELATIONS", "Dango", "DangoLoss", "HeteroCe
 __all__ += ["LogCosh", "Loss", "LossValue", "PointDistributionContrast", "Prediction"]
 
 _LOSSES = ("DangoLoss", "LogCosh", "Loss", "LossValue", "PointDistributionContrast")
-_DANGO = ("STRING_LAMBDAS", "STRING_RELATIONS", "Dango")
 __getattr__ = exports(
     __name__,
     {
         **dict.fromkeys(_LOSSES, "losses"),
-        **dict.fromkeys(_DANGO, "dango.model"),
+        **dict.fromkeys(("STRING_LAMBDAS", "STRING_RELATIONS"), "dango.config"),
+        "Dango": "dango.model",
         "HeteroCell": "hetero_cell.model",
         "HyperSAGNN": "hyper_sagnn",
-        "Prediction": "base",
+        "Prediction": "interface",
     },
 )

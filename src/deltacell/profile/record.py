@@ -124,6 +124,7 @@ class RunRecord:
     steps_per_epoch: int | None = None
     epochs: int | None = None
     propagation: dict[str, Any] | None = None
+    model_facts: dict[str, Any] = field(default_factory=dict)  # other facts that a model recorded
     micro_batch: int | None = None
     n_parameters: int | None = None
     best: Reached | None = None
@@ -131,6 +132,10 @@ class RunRecord:
     error: str | None = None
     target: Target | None = None  # None if targets were not standardised
     limits: str | None = None  # a sentence on what limits this run
+
+    def facts_of_model(self) -> dict[str, Any]:
+        """Return what the model recorded about itself; ``propagation`` has a place of its own."""
+        return {"propagation": self.propagation, **self.model_facts}
 
     def phases(self) -> pl.DataFrame:
         from deltacell.profile.phase_rows import read_phases

@@ -46,7 +46,7 @@ from deltacell.profile.record import (
 )
 from deltacell.screen import Split
 from deltacell.store import new_directory
-from deltacell.train.compose import from_yaml, parse_override, to_yaml, with_settings
+from deltacell.train.compose import from_yaml, parse_override, saved_yaml, with_settings
 from deltacell.train.config import Config
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def resumed_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) 
 
 
 def write_config(path: Path, config: Config) -> None:
-    text = to_yaml(config)
+    text = saved_yaml(config)
     sealed = f"{text}{_ABOUT_SEAL}{_SEAL}{hashlib.sha256(text.encode()).hexdigest()}\n"
     write_text(path / CONFIG_FILE, sealed, what="the config of the run")
 
@@ -240,7 +240,7 @@ def read_config(path: Path) -> Config:
 
 def meaning(config: Config, data: TrainingData) -> dict[str, str]:
     """Return the config and the checksums of the data, which a checkpoint stores."""
-    return {"config": to_yaml(config), **{one: getattr(data, one).checksum for one in _PARTS}}
+    return {"config": saved_yaml(config), **{one: getattr(data, one).checksum for one in _PARTS}}
 
 
 def check_meaning(state: Mapping[str, Any], config: Config, data: TrainingData, path: Path) -> None:
