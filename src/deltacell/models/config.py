@@ -14,6 +14,8 @@ import numpy as np
 from msgspec import Meta
 from omegaconf import MISSING as NO_VALUE
 
+from deltacell.errors import InputError
+
 if TYPE_CHECKING:
     from deltacell.cell import Cell
     from deltacell.models.interface import BuildContext, Predictor
@@ -63,6 +65,9 @@ class ModelConfig:
     @classmethod
     def predictor_class(cls) -> Any:
         """Import the class of the predictor, and with it PyTorch."""
+        if not cls.predictor:
+            fix = "Set predictor = 'module:Class', or define build(context)."
+            raise InputError(f"{cls.__name__} names no class", code="broken-model", fix=fix)
         module, _, name = cls.predictor.partition(":")
         return getattr(import_module(module), name)
 

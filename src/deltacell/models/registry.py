@@ -120,13 +120,13 @@ def refresh() -> None:
 @cache
 def _installed() -> Mapping[str, list[EntryPoint]]:
     """Return the entry points of other packages by name."""
-    found: dict[str, list[EntryPoint]] = {}
+    by_name: dict[str, list[EntryPoint]] = {}
     for entry in entry_points(group=GROUP):
-        known = found.setdefault(entry.name, [])
+        known = by_name.setdefault(entry.name, [])
         # A path that occurs twice on sys.path lists its packages twice.
         if all((entry.value, _package(entry)) != (e.value, _package(e)) for e in known):
             known.append(entry)
-    return found
+    return by_name
 
 
 def _package(entry: EntryPoint) -> str:

@@ -74,7 +74,7 @@ class PairCell(Model):
         self.inputs = _buffer(_gene_inputs(cell, order, neighbours, features))
         self._add_edges(neighbours, order, min(nearest, cell.n_genes - 1))
         n_relations = len(neighbours.names)
-        self.encoder = nn.Sequential(
+        self.encoder = LayersInARow(
             nn.Linear(self.inputs.shape[1] + 3, 2 * hidden),
             nn.GELU(),
             nn.Linear(2 * hidden, hidden),
@@ -85,7 +85,7 @@ class PairCell(Model):
         self.relation = nn.Linear(n_relations, heads)
         self.doubt = nn.Parameter(torch.zeros(3, heads))
         width = 3 * hidden + 8 * heads + n_relations
-        self.read_pair = nn.Sequential(
+        self.read_pair = LayersInARow(
             nn.LayerNorm(width),
             nn.Linear(width, 2 * hidden),
             nn.GELU(),
@@ -297,6 +297,15 @@ class PairCell(Model):
         candidates[row[chosen], rank], edges[row[chosen], rank] = column[chosen], chosen
         self.edge_keys, self.edge_weights = _buffer(distinct), _buffer(np.log1p(weights))
         self.candidates, self.candidate_edges = _buffer(candidates), _buffer(edges)
+
+
+class LayersInARow(nn.Sequential):
+    """Layers one after the other; `torch.compile` skips functions of PyTorch, but not this one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self:
+            x = layer(x)
+        return x
 
 
 def _buffer(array: AnyArray) -> Tensor:
