@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from importlib import resources
 from itertools import groupby, takewhile
@@ -17,10 +17,13 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
+from deltacell.models import registry
+from deltacell.models.config import ModelConfig
 from deltacell.train.compose import compose
-from deltacell.train.config import GROUPS, LOSSES, MODELS, Config, NoLossConfig, choices, keys_of
+from deltacell.train.config import GROUPS, Config, choices, keys_of
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "config.md"
+_DANGO = registry.config_class("dango")()
 UNKNOWN = "?"
 """The meaning of a new key, to be written on the page."""
 
@@ -34,13 +37,21 @@ def reference(page: str) -> str:
     classes = {"": Config, **{name: type(value) for name, value in vars(Config()).items()}}
     for part, own in groupby(keys, lambda key: key.rpartition(".")[0]):
         parts.append(_section(page, f"`{part}`" if part else "The run", classes[part], own))
-    for group, kinds in (("model", MODELS), ("loss", LOSSES)):
-        for name, owner in kinds.items():
-            # Only what is fitted in one call has no loss.
-            choice = [f"{group}={name}", *(["model=additive"] if owner is NoLossConfig else [])]
-            found = (key for key, _ in keys_of(owner, f"{group}."))
-            parts.append(_section(page, f"`{choice[0]}`", owner, found, choice))
+    for group, name, owner in _pluggable():
+        # The loss decides which model it fits.
+        fitting = ["model=additive"] if group == "loss" and not owner().fits(_DANGO) else []
+        choice = [f"{group}={name}", *fitting]
+        found = (key for key, _ in keys_of(owner, f"{group}."))
+        parts.append(_section(page, f"`{choice[0]}`", owner, found, choice))
     return "\n\n".join(parts) + "\n"
+
+
+def _pluggable() -> Iterator[tuple[str, str, Any]]:
+    """Yield the models that ship and the losses: group, name and class of the config."""
+    for name in registry.BUILT_IN:
+        yield "model", name, registry.config_class(name)
+    for name in registry.LOSSES:
+        yield "loss", name, registry.loss_class(name)
 
 
 def _section(
@@ -58,6 +69,8 @@ def _section(
         values = _values(types[field])
         rows.append((f"`{key}`", values, f"`{shown}`", meanings.get(key, UNKNOWN)))
     about = [] if owner is Config else [inspect.getdoc(owner) or ""]
+    if issubclass(owner, ModelConfig):
+        about.append(f"Class: `{owner.predictor.replace(':', '.')}`.")
     table = _table(("key", "values", "default", "meaning"), rows)
     return "\n\n".join([f"## {title}", *about, table])
 
@@ -78,7 +91,10 @@ def _values(kind: Any) -> str:
 
 
 def _comment(group: str, name: str) -> str:
-    """Return the comment that a config file begins with."""
+    """Return the help of a choice: of a class, or the comment that a config file begins with."""
+    classes = {"model": registry.config_class, "loss": registry.loss_class}
+    if group in classes:
+        return (inspect.getdoc(classes[group](name)) or "").partition("\n")[0]
     file = resources.files("deltacell.conf").joinpath(group, f"{name}.yaml")
     text = file.read_text(encoding="utf-8").removeprefix("# @package _global_\n")
     lines = takewhile(lambda line: line.startswith("#"), text.splitlines())

@@ -7,17 +7,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import comb
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 
 from deltacell.errors import InputError
 from deltacell.files import read_json, write_json
-from deltacell.models.baselines import baseline
-from deltacell.models.baselines.baseline import SETS_PER_BLOCK
-from deltacell.models.baselines.gene_sets import GeneOrder
-from deltacell.predict.ensemble import genotypes_of
+from deltacell.models.config import ModelConfig
+from deltacell.models.fitted.gene_sets import GeneOrder
+from deltacell.models.fitted.predictor import SETS_PER_BLOCK, FittedPredictor
+from deltacell.models.registry import config_class
+from deltacell.models.scoring import genotypes_of
 from deltacell.predict.gene_sets import Pairs
 from deltacell.predict.status import STATUSES, UNTESTED, Statuses, phenotypes_of
 from deltacell.profile.record import RUN_FILE, Status, read_run
@@ -69,8 +70,12 @@ def steps(
     title = f"reading {size / 1e6:,.1f} MB takes about {seconds}"
     words = ["data", "import", as_word(folder), "--out", as_word(data)]
     yield title, (data / MANIFEST).exists(), words
-    config = suited_config(settings)[0]
+    config, chosen = suited_config(settings)
     _check_results(out, config, overwrite=overwrite)
+    if any(word.startswith("model=") for word in overrides):
+        # `train` chooses settings only if it also chooses the model.
+        del chosen["model"]
+        settings = [*(f"{key}={hydra_text(value)}" for key, value in chosen.items()), *settings]
     loaded = load_data(config)
     sets, status = _what_to_rank(loaded)
     exists = (run / RUN_FILE).is_file() and read_run(run).status is Status.finished
@@ -108,10 +113,12 @@ def _tell_how_long(
     sets: str,
     tell: Callable[[str], None],
 ) -> None:
-    # With a list of hits, a second fit is for the tested pairs that are not listed.
-    predictor, trees = cast(Any, build_fitted(config)), cast(Any, baseline(BASELINES[1]))
-    rounds = predictor.rounds * (1 if data.grid is None else 2)
-    fit, test = _seconds(predictor, rounds, data), _seconds(trees, trees.rounds, data)
+    if config.model.trained_by != "fit":
+        tell(f"{config.model.name} trains for {config.trainer.epochs} epochs; Ctrl-C stops it.")
+        return
+    predictor, fit = _trial(config.model, data)
+    test = _trial(config_class(BASELINES[1])(), data)[1]
+    rounds = config.model.rounds_of_fit(has_zeros=data.grid is not None)
     order = GeneOrder(data.cell.genes).gene
     genes = order[np.isin(order, data.screen.genotypes.genes.numpy())]
     pairs = genotypes_of(next(Pairs(genes, sets_per_piece=SETS_PER_BLOCK).pieces(0, 1)))
@@ -129,8 +136,11 @@ def _tell_how_long(
     )
 
 
-def _seconds(predictor: Any, rounds: int, data: TrainingData) -> float:
-    """Estimate the time of `rounds` trees on all genotypes from a few trees on some."""
+def _trial(model: ModelConfig, data: TrainingData) -> tuple[FittedPredictor, float]:
+    """Fit a few trees on some genotypes; return them, and the seconds that a whole fit takes."""
+    quick = model.with_rounds(TRIED_ROUNDS)
+    predictor = build_fitted(Config(model=quick), data)
+    rounds = model.rounds_of_fit(has_zeros=data.grid is not None)
     train, trees = data.split.train, [time.perf_counter()]
     rows = np.sort(np.random.default_rng(0).permutation(train)[:TRIED_ROWS])
 
@@ -138,11 +148,11 @@ def _seconds(predictor: Any, rounds: int, data: TrainingData) -> float:
         if what == "trees":
             trees.append(time.perf_counter())
 
-    predictor.rounds = TRIED_ROUNDS
     predictor.fit(data.cell, *data.part(rows), seed=0, progress=report)
     trees = trees if len(trees) > 1 else [*trees, time.perf_counter()]
     per_round = (trees[-1] - trees[1]) / max(1, len(trees) - 2)
-    return (trees[1] - trees[0] + rounds * per_round) * len(train) / len(rows)
+    seconds = (trees[1] - trees[0] + rounds * per_round) * len(train) / len(rows)
+    return predictor, seconds
 
 
 def _range(seconds: float) -> str:

@@ -24,7 +24,7 @@ from deltacell.cell.annotation import enrichment
 from deltacell.errors import InputError, did_you_mean, need
 from deltacell.evaluate.runs import evaluate_runs
 from deltacell.files import write_text
-from deltacell.models.base import Recorded
+from deltacell.models import registry
 from deltacell.predict.ensemble import scorer_of
 from deltacell.predict.explain_set import against_measured, explain_set, gene_facts, known_of
 from deltacell.predict.given_sets import gene_sets_of, line_of_set
@@ -37,8 +37,8 @@ from deltacell.report.figures import plot_learning
 from deltacell.report.progress import progress_bar
 from deltacell.report.terminal import Shown, as_html, print_facts
 from deltacell.screen import Genotypes, Screen, Split
-from deltacell.train.compose import MODEL, compose, suited, with_settings
-from deltacell.train.config import MODELS, Config, SplitConfig
+from deltacell.train.compose import MODEL, compose, with_settings
+from deltacell.train.config import Config, SplitConfig
 from deltacell.train.data import TrainingData, load_data, sources
 from deltacell.train.predictor import AnyRun, LoadedRun, load_run, load_runs
 from deltacell.train.processes import StopSignals
@@ -176,10 +176,10 @@ def fit(
     split = Split.random(screen) if split is None else split
     split.check(screen)
     config = compose([f"model={name}", "data.synthetic=demo"])
-    chosen = suited(cell, screen, name)
+    chosen = config.model.settings_for(cell, screen)
     chosen |= {f"model.{key}": value for key, value in {**of_model, **options}.items()}
     if epochs is not None:
-        if config.model.fitted:
+        if config.model.trained_by == "fit":
             warnings.warn(f"{name} has no epochs; use rounds= for its trees", stacklevel=2)
         else:
             chosen["trainer.epochs"] = epochs
@@ -248,17 +248,14 @@ def _on_disk(one: Cell | Screen, home: Path, kind: str) -> Path:
 def _model_settings(model: Any) -> tuple[str, dict[str, Any]]:
     if isinstance(model, str):
         name = MODEL if model == PAIRS else model
-        if name in MODELS:
+        if name in registry.names():
             return name, {}
-    for name, registered in MODELS.items():
-        if isinstance(model, Recorded) and type(model) is registered.built():
-            fields = registered.__dataclass_fields__
-            given = {key: value for key, value in model.made_with.items() if key in fields}
-            return name, {k: list(v) if isinstance(v, tuple) else v for k, v in given.items()}
+    elif (settings := registry.settings_of(model)) is not None:
+        return settings
     text = model if isinstance(model, str) else type(model).__name__
-    what = f"unknown model '{text}'{did_you_mean(text, MODELS)}; expected one of "
-    fix = "To train your own model, see docs/how-to/plain-loop.md."
-    raise InputError(what + ", ".join((PAIRS, *MODELS)), code="unknown-model", fix=fix)
+    what = f"unknown model '{text}'{did_you_mean(text, registry.names())}; expected one of "
+    fix = "To add a model of your own, see docs/how-to/add-a-model.md."
+    raise InputError(what + ", ".join((PAIRS, *registry.names())), code="unknown-model", fix=fix)
 
 
 evaluate = evaluate_runs

@@ -67,6 +67,15 @@ def short_name(name: str) -> str:
 
 def hydra_text(value: object) -> str:
     """Return a value as Hydra parses it, quoted if necessary."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list):
+        return f"[{','.join(map(hydra_text, value))}]"
+    if isinstance(value, dict):
+        # Keys cannot be quoted.
+        keys = (re.sub(r"([\\()\[\]{}:=,\s])", r"\\\1", str(key)) for key in value)
+        items = map("{}:{}".format, keys, map(hydra_text, value.values()))
+        return f"{{{','.join(items)}}}"
     text = str(value)
     if re.fullmatch(r"[\w./-]+", text, re.ASCII):
         return text

@@ -23,7 +23,7 @@ from deltacell.bench.faults import Fork
 from deltacell.cell import Cell
 from deltacell.cli.app import app
 from deltacell.errors import DeltacellError, InputError
-from deltacell.models.hetero_cell import HeteroCell
+from deltacell.models.hetero_cell.model import HeteroCell
 from deltacell.profile.trace.read import read_trace
 from deltacell.profile.trace.trace import Kind
 from deltacell.propagate import STRATEGIES, strategy

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from functools import partialmethod
 
 import golden
 import numpy as np
@@ -13,11 +14,12 @@ from deltacell.counts import UNKNOWN_GENE
 from deltacell.evaluate import Bootstrap, baselines
 from deltacell.evaluate.runs import IN_TRAINING, NO_INTERACTION, TOO_LARGE, evaluate_runs, untrained
 from deltacell.models.baselines import Additive
+from deltacell.models.baselines.config import BoostedTreesConfig
+from deltacell.models.interface import TargetScale
 from deltacell.profile.record import Status, read_run, write_run
 from deltacell.screen import Genotypes, Screen, Split
 from deltacell.train.compose import compose
-from deltacell.train.config import MODELS, BoostedTreesConfig
-from deltacell.train.data import Standard, TrainingData
+from deltacell.train.data import TrainingData
 from deltacell.train.predictor import load_run
 from deltacell.train.run import train
 from deltacell.train.run_directory import Checkpoints
@@ -112,8 +114,8 @@ def test_a_stopped_run_that_cannot_be_written_to_is_evaluated_all_the_same(copie
 
 def test_the_order_of_runs_changes_nothing(runs, tmp_path, monkeypatch):
     """The baselines see every relation of the data of some run, whichever comes first."""
-    small = {**MODELS, "boosted_trees": lambda: BoostedTreesConfig(rounds=3)}
-    monkeypatch.setattr("deltacell.evaluate.runs.MODELS", small)
+    small = partialmethod(BoostedTreesConfig.__init__, rounds=3)
+    monkeypatch.setattr(BoostedTreesConfig, "__init__", small)
     few = ["name=few", "data.relations=[physical,string_database]", "model=global_mean"]
     few += ["data.screen_genes_only=false", f"directory={tmp_path / 'few'}"]
     train(compose([*runs.fitted, *few]))
@@ -158,7 +160,7 @@ def data():
     cell = Cell([f"g{i}" for i in range(12)], [])
     sets = [[i, j] for i in range(12) for j in range(i + 1, 12)][:40]
     screen = Screen.build(cell.genes, Genotypes.of(sets), score=np.linspace(-1, 1, 40))
-    return TrainingData(cell, screen, Split.random(screen, 0, 0.2, 0.2), Standard())
+    return TrainingData(cell, screen, Split.random(screen, 0, 0.2, 0.2), TargetScale())
 
 
 def test_every_set_that_was_trained_on_is_left_out_whatever_the_order_of_its_genes(data):

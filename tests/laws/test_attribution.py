@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Relation
 from deltacell.models import Dango, HeteroCell
-from deltacell.predict.explain_set import METABOLISM, TOLERANCE, GatedModel, integrated_gradients
+from deltacell.models.hetero_cell.gates import METABOLISM
+from deltacell.models.interface import TargetScale
+from deltacell.predict.explain_set import TOLERANCE, contributions, integrated_gradients
 from deltacell.screen import Genotypes
 
 law = settings(laws.LAW, max_examples=5)
@@ -72,9 +74,9 @@ def test_relations_and_genes_add_up_to_the_score_and_without_edges_get_nothing(
     bare = data.draw(st.lists(st.sampled_from(list(cell.relations)), max_size=1))
     cell = without_edges(cell, bare)
     model, genes = drawn(data, cell)
-    gated = GatedModel(model, cell, genes)
+    gated = model.gated(cell, genes)
     # The law is of the path; 300 gradients are what a user waits for.
-    by_relation, by_gene = gated.contributions(most=20_000)
+    by_relation, by_gene = contributions(gated, cell.n_genes, TargetScale(), most=20_000)
     for found in (by_relation, by_gene):
         assert found.score == pytest.approx(score_of(model, cell, genes), rel=1e-9, abs=1e-10)
         assert found.complete
@@ -93,7 +95,7 @@ def test_relations_and_genes_add_up_to_the_score_and_without_edges_get_nothing(
 def test_every_gate_has_the_gradient_of_its_own_change(data: st.DataObject) -> None:
     cell = data.draw(laws.small_cells())
     model, genes = drawn(data, cell)
-    gated = GatedModel(model, cell, genes)
+    gated = model.gated(cell, genes)
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     sizes = len(gated.relations), cell.n_genes
     gates = [torch.tensor(rng.uniform(0.2, 0.9, n), requires_grad=True) for n in sizes]
@@ -125,7 +127,7 @@ def test_a_gene_with_no_path_to_the_deleted_ones_gets_nothing_of_dango(seed: int
         near = step[genes].any(axis=0)
         reached |= near | step[near].any(axis=0)
     reached[genes] = True
-    gated, gates = GatedModel(model_of(cell, "dango"), cell, genes), torch.rand(n).double()
+    gated, gates = model_of(cell, "dango").gated(cell, genes), torch.rand(n).double()
     (gradient,) = torch.autograd.grad(gated.score(torch.rand(2), gates.requires_grad_()), gates)
     assert (gradient[~reached] == 0).all()
     assert gradient[genes].all()
@@ -136,7 +138,7 @@ def test_the_order_of_genes_changes_no_bit() -> None:
     model, gates = model_of(cell, "dango"), (torch.rand(2).double(), torch.rand(40).double())
     for seed in range(9):
         genes = np.random.default_rng(seed).permutation(40)[:7].tolist()
-        forwards, backwards = (GatedModel(model, cell, one) for one in (genes, genes[::-1]))
+        forwards, backwards = (model.gated(cell, one) for one in (genes, genes[::-1]))
         assert torch.equal(forwards.score(*gates), backwards.score(*gates))
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Genes, Metabolism, Relation
-from deltacell.models.hetero_cell import HeteroCell
+from deltacell.models.hetero_cell.model import HeteroCell
 from deltacell.screen import Genotypes
 
 law = settings(laws.LAW, max_examples=12)

@@ -11,6 +11,7 @@ from scipy import stats
 from deltacell import Cell, Loader, Screen, Split
 from deltacell.models import Dango, DangoLoss, HeteroCell, LogCosh, PointDistributionContrast
 from deltacell.models.baselines import Additive
+from deltacell.models.interface import LabelledSets
 from deltacell.models.pairs import PairCell, PairTrees
 
 pytestmark = pytest.mark.slow
@@ -63,13 +64,13 @@ def difference(make: Any, epochs: int, batch: int, rate: float, seed: int, shuff
         model.fit(cell, genotypes, targets, seed=seed)
     else:
         if isinstance(model, PairCell):
-            model.remember(cell, genotypes, targets)
+            model.begin(cell, LabelledSets(genotypes, targets))
         loader = Loader(screen, train, batch_size=batch, seed=seed, targets=labels)
         optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=1e-3, fused=True)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * len(loader))
         for epoch, part in ((epoch, part) for epoch in range(epochs) for part in loader):
             optimizer.zero_grad()
-            prediction = model(cell, part.genotypes)
+            prediction = model(cell, part.genotypes, wanted=criterion.reads)
             criterion(prediction, part.targets, part.weights, epoch=epoch).total.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
             optimizer.step()

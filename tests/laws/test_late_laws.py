@@ -11,7 +11,7 @@ from cells import random_cell, random_sets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltacell.models.hetero_cell import HeteroCell
+from deltacell.models.hetero_cell.model import HeteroCell
 from deltacell.propagate import Delta, Late, Shared
 from deltacell.propagate import late as late_module
 from deltacell.screen import Genotypes

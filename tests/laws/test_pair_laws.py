@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Feature, Relation
-from deltacell.models.baselines.baseline import Part
-from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
+from deltacell.models.fitted.gene_sets import GeneOrder, GeneSets
+from deltacell.models.fitted.predictor import Part
+from deltacell.models.interface import LabelledSets
 from deltacell.models.pairs import (
     Known,
     Measured,
@@ -243,7 +244,14 @@ def test_trees_save_and_load_to_the_last_bit(seed, two_parts, tmp_path_factory):
     none = Genotypes.of([rng.choice(N, 2, replace=False).tolist() for _ in range(40)])
     zeros = Zeros(none, none, 10.0, 10.0) if two_parts else None
     model, again = (PairTrees(rounds=12, folds=3, gene_folds=3) for _ in range(2))
-    model.fit(cell, sets, part.targets, zeros=zeros, validation=(sets, part.targets), seed=1)
+    model.fit(
+        cell,
+        sets,
+        part.targets,
+        draw_zeros=lambda ratio: zeros,
+        validation=(sets, part.targets),
+        seed=1,
+    )
     path = tmp_path_factory.mktemp("trees") / "state.pt"
     write_checkpoint(path, model.state_dict(), step=1, epoch=1, metric=None)
     again.load_state_dict(cell, read_checkpoint(path)["state"])
@@ -269,7 +277,7 @@ def test_pair_cell_does_not_see_the_scores_of_its_batch(seed, row):
     for shift in (0.0, 5.0):
         moved = targets.clone()
         moved[row] += shift
-        model.remember(cell, sets, moved)
+        model.begin(cell, LabelledSets(sets, moved))
         torch.manual_seed(3)
         batch = sets.take(torch.tensor([row, next_row]))
         scores.append(model.train()(cell, batch).score.detach())

@@ -10,7 +10,7 @@ from cells import random_cell, random_sets
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from deltacell.models.hetero_cell import HeteroCell
+from deltacell.models.hetero_cell.model import HeteroCell
 from deltacell.propagate import GENE, STRATEGIES, Delta, Shared, WildType
 from deltacell.propagate.base import mapped
 from deltacell.propagate.delta import TileMutants

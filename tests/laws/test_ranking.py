@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Genes, Relation
 from deltacell.models import Dango
+from deltacell.models.interface import TargetScale
 from deltacell.predict import search
 from deltacell.predict.ensemble import scorer_of_predictors
 from deltacell.predict.gene_sets import Block, Combinations, Listed, Scored
@@ -23,8 +24,7 @@ from deltacell.predict.request import FILE, PAIRS, TRIPLES, WITH, Request, Subje
 from deltacell.predict.search import rank_sets, read_scored
 from deltacell.predict.status import STATUSES, Linkage, Statuses
 from deltacell.screen import Genotypes, Screen
-from deltacell.train.data import Standard
-from deltacell.train.predictor import Predictor
+from deltacell.train.predictor import TrainedPredictor
 
 LAW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -355,7 +355,7 @@ def test_a_model_ranks_as_scoring_every_set_does(betas, size):
         model.embedding[9:] = model.embedding[-1]
         for layer, beta in zip(model.hyper_sagnn.sets.attention, betas, strict=True):
             layer.beta.fill_(beta)
-    scorer = scorer_of_predictors([Predictor(model, cell, Standard(-0.05, 0.15))])
+    scorer = scorer_of_predictors([TrainedPredictor(model, cell, TargetScale(-0.05, 0.15))])
     request = Request({2: PAIRS, 3: TRIPLES}[size], top=25)
     screen = Screen.build(cell.genes, Genotypes.of([[0, 1]]), score=1.0)
     sets = Combinations(genes, size, sets_per_piece=5**size)

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell.models import Dango
-from deltacell.predict.dango import DangoScorer
+from deltacell.models.interface import TargetScale
 from deltacell.predict.gene_sets import Block
-from deltacell.train.data import Standard
 
 N = 16
 betas = st.lists(
@@ -32,7 +31,7 @@ def scorer_of(betas, scale, seed, heads=2):
         for layer, beta in zip(model.hyper_sagnn.sets.attention, betas, strict=True):
             layer.beta.fill_(beta)
             layer.query_key_value.bias.normal_()
-    return DangoScorer(model, cell, Standard(0.3, 0.5))
+    return model.scorer(cell, TargetScale(0.3, 0.5))
 
 
 def tight_scorer_of(betas, scale, seed, *, first_uniform=False):
@@ -48,7 +47,7 @@ def tight_scorer_of(betas, scale, seed, *, first_uniform=False):
         if first_uniform:
             first = model.hyper_sagnn.sets.attention[0].query_key_value
             first.weight[0] = first.bias[0] = 0
-    return DangoScorer(model, cell, Standard())
+    return model.scorer(cell, TargetScale())
 
 
 THREE = Block(tuple(np.array([i]) for i in range(3)))
@@ -66,13 +65,13 @@ def block_of(size, seed):
 @given(betas, scales, st.integers(2, 3), seeds)
 def test_what_stands_for_a_score_is_within_its_bound(betas, scale, size, seed):
     scorer, block = scorer_of(betas, scale, seed), block_of(size, seed)
-    exact, sums = scorer.scores(block.sets()), scorer.pair_sum(block)
+    exact, sums = scorer.scores(block.sets()), scorer.rough(block)
     away = np.abs(sums.scores.double().numpy().ravel() - exact)
     assert (away <= sums.within).all()
     if size == 2:
         assert sums.within < 2e-6 * max(1, float(sums.scores.abs().max()))
         return
-    single = scorer.single(block, block.sets())
+    single = scorer.refined(block, block.sets())
     # Far within: that rounding is bounded is known of norms, not of each operation.
     rounding = 2.0**-22 * float(single.scores.abs().max())
     away = np.abs(single.scores.double().numpy() - exact)
@@ -85,7 +84,7 @@ def test_bounds_are_tight_where_norms_lose_nothing(betas):
     reached = 0.0
     for seed in range(60):
         scorer = tight_scorer_of(betas, (0.5, 1.0, 2.0)[seed % 3], seed)
-        exact, found = float(scorer.scores(THREE.sets())[0]), scorer.pair_sum(THREE)
+        exact, found = float(scorer.scores(THREE.sets())[0]), scorer.rough(THREE)
         away, rounding = abs(float(found.scores) - exact), 1e-6 * float(found.scores.abs())
         assert away <= found.within
         if found.within > 100 * rounding:
@@ -98,7 +97,7 @@ def test_what_earlier_layers_do_to_logits_is_in_the_bound():
     reached = 0.0
     for seed in range(40):
         scorer = tight_scorer_of([0.5, 0.5], 1.0, seed, first_uniform=True)
-        exact, found = float(scorer.scores(THREE.sets())[0]), scorer.pair_sum(THREE)
+        exact, found = float(scorer.scores(THREE.sets())[0]), scorer.rough(THREE)
         away = abs(float(found.scores) - exact)
         assert away <= found.within
         reached = max(reached, away / found.within)

@@ -6,7 +6,7 @@ import torch
 
 from deltacell.bench.process import PeakMemory
 from deltacell.cell import Cell, Relation
-from deltacell.models.hetero_cell import HeteroCell
+from deltacell.models.hetero_cell.model import HeteroCell
 from deltacell.propagate import Delta
 from deltacell.propagate.product import product
 from deltacell.screen import Coverage, Genotypes, Screen

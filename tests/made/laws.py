@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from deltacell.cell import Cell, Feature, Genes, Metabolism, Relation
-from deltacell.models.hetero_cell import HeteroCell
+from deltacell.models.hetero_cell.model import HeteroCell
 from deltacell.propagate import GENE, STRATEGIES, Deleted, Mutants, Propagation, Terms, WildType
 from deltacell.propagate.base import propagate
 from deltacell.propagate.ladder import Stored

@@ -22,9 +22,9 @@ from deltacell.models.baselines import (
     boosted_trees,
 )
 from deltacell.models.baselines.additive import cross_fitted_effects, ridge
-from deltacell.models.baselines.baseline import Part
 from deltacell.models.baselines.boosted_trees import network_columns, spectral_embedding
-from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
+from deltacell.models.fitted.gene_sets import GeneOrder, GeneSets
+from deltacell.models.fitted.predictor import Part
 from deltacell.models.pairs import PairTrees
 from deltacell.screen.genotypes import Genotypes
 

@@ -8,8 +8,8 @@ from torch._dynamo.utils import counters
 
 from deltacell import Genotypes, Relation
 from deltacell.models import STRING_LAMBDAS, STRING_RELATIONS, Dango, DangoLoss, HyperSAGNN
-from deltacell.models.dango import SAGE, MetaEmbedding, SAGELayer
-from deltacell.models.reconstruction import dense_loss
+from deltacell.models.dango.model import SAGE, MetaEmbedding, SAGELayer
+from deltacell.models.dango.reconstruction import dense_loss
 from deltacell.propagate.product import SparseMatrix
 
 AB = {"a": 1.0, "b": 1.0}
@@ -61,14 +61,14 @@ def test_what_it_returns_and_a_profiler_shows():
         torch.testing.assert_close(found["reconstruction"][k], plain)
     few = {name for name, value in STRING_LAMBDAS.items() if value == 0.1}
     assert few == {"string_coexpression", "string_experimental"}
-    without = model(cell, Genotypes.of([[0]]), reconstruct=False)
+    without = model(cell, Genotypes.of([[0]]))
     assert "reconstruction" not in without.intermediate
 
 
 def test_every_parameter_has_a_gradient_even_without_genotypes():
     cell = random_cell(20, EDGES)
     model = Dango(cell, hidden=8)
-    prediction = model(cell, Genotypes.of([]))
+    prediction = model(cell, Genotypes.of([]), wanted=DangoLoss.reads)
     assert prediction.score.shape == (0,)
     loss = DangoLoss()(prediction, torch.zeros(0), torch.zeros(0), epoch=3)
     loss.total.backward()
@@ -186,7 +186,7 @@ def test_compiled_parts_are_the_same_and_compiled_once(options):
     torch.manual_seed(0)
     plain, compiled = (Dango(cell, ("a", "b"), AB, hidden=8, layers=1) for _ in range(2))
     compiled.load_state_dict(plain.state_dict())
-    compiled.compile_row_wise(**options)
+    compiled.compile_parts(**options)
     for sets in BATCHES:
         scores = [model(cell, Genotypes.of(sets)).score for model in (compiled, plain)]
         torch.testing.assert_close(*scores)

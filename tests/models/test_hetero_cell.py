@@ -14,8 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from deltacell.cell import Cell, Feature, Genes, Metabolism
 from deltacell.models.gene_vectors import GeneEncoder, feature_vectors
-from deltacell.models.hetero_cell import MUTANTS, HeteroCell, Pooling, matched_genes
-from deltacell.models.layers import (
+from deltacell.models.hetero_cell.layers import (
     COMBINATIONS,
     AttentionCombination,
     GeneLayer,
@@ -26,6 +25,7 @@ from deltacell.models.layers import (
     gin_message_gradients,
     in_precision_of,
 )
+from deltacell.models.hetero_cell.model import MUTANTS, HeteroCell, Pooling, matched_genes
 from deltacell.propagate import GENE, METABOLITE, REACTION, Deleted, Delta, Shared
 from deltacell.propagate.workers import gradients_of
 from deltacell.screen import Genotypes
@@ -425,7 +425,7 @@ def test_compiled_parts_are_compiled_once(cell, rows_at_a_time):
     plain = small(cell, layers=1, combine="pairwise", propagation=strategy)
     model = copy.deepcopy(plain)
     compiler = CompileCounterWithBackend("eager")
-    model.compile_row_wise(backend=compiler)
+    model.compile_parts(backend=compiler)
     counts = []
     for first in range(3):
         sets = [[first, first + 1, first + 3], [first + 2], [5, first + 6], [9, 8]]

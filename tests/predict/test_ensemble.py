@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from deltacell import Cell, Relation
 from deltacell.models import Dango, HeteroCell
+from deltacell.models.dango.scorer import DangoScorer
+from deltacell.models.interface import TargetScale
+from deltacell.models.scoring import Rough
 from deltacell.predict import ensemble
-from deltacell.predict.dango import DangoScorer, Rough
-from deltacell.predict.ensemble import hetero_scores, scorer_of_predictors
+from deltacell.predict.ensemble import scorer_of_predictors
 from deltacell.predict.gene_sets import Block, Scored
 from deltacell.screen import Genotypes
-from deltacell.train.data import Standard
-from deltacell.train.predictor import Predictor
+from deltacell.train.predictor import TrainedPredictor
 
 N = 22
 EDGES = np.random.default_rng(0).integers(0, N, (2, 90))
@@ -28,7 +29,7 @@ CELL = Cell(
 
 
 def predictor_of(model, cell=CELL):
-    return Predictor(model, cell, Standard(-0.05, 0.15))
+    return TrainedPredictor(model, cell, TargetScale(-0.05, 0.15))
 
 
 def dango(betas=(0.25, 0.001), scale=40.0, seed=0):
@@ -223,7 +224,7 @@ def test_runs_that_cancel_lose_no_set(size):
             for weight in second.model.hyper_sagnn.sets.score.parameters():
                 weight.mul_(-1 - 1e-6 * torch.rand(1, generator=rng))
         scorer = scorer_of_predictors(
-            [replace(one, standard=Standard()) for one in (first, second)],
+            [replace(one, scale=TargetScale()) for one in (first, second)],
         )
         block = blocks()["pairs" if size == 2 else "triples"]
         score = scorer.score(block.sets()).score
@@ -239,7 +240,7 @@ def test_neither_company_nor_cores_change_a_bit_and_the_model_is_left_as_it_is(m
         "encode",
         lambda self, cell: (encoded.append(1), encode(self, cell))[1],
     )
-    scores = hetero_scores(predictor, model)
+    scores = predictor.scorer().scores
     sets = np.array([[0, 3, 7], [1, 2, 19], [3, 7, 11], [0, 3, 8], [4, 5, 6]])
     threads, found = torch.get_num_threads(), []
     try:

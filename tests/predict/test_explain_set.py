@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Relation
 from deltacell.models.baselines import Additive, GlobalMean
-from deltacell.models.baselines.baseline import Parts
+from deltacell.models.baselines.config import GlobalMeanConfig
+from deltacell.models.fitted.predictor import Parts
+from deltacell.models.interface import Vote
 from deltacell.predict.ensemble import on_one_scale, scorer_of
 from deltacell.predict.explain_set import (
     NEAREST,
@@ -27,7 +29,6 @@ from deltacell.predict.gene_sets import Scored
 from deltacell.predict.request import gene_texts, trained_genes, trained_sizes
 from deltacell.report.predict import explained_page, print_explained_set
 from deltacell.screen import Genotypes, Screen
-from deltacell.train.config import GlobalMeanConfig
 from deltacell.train.predictor import load_runs
 
 
@@ -157,9 +158,8 @@ def test_votes_and_parts_of_a_predictor_are_shown(loaded, monkeypatch):
         "_parts",
         lambda self, cell, sets: Parts(*(p.repeat(len(sets)) for p in parts)),
     )
-    vote = {"genes": [0, 2], "replaced": 1, "by": 2, "score": -0.3}
-    rows = [{**vote, "relation": name, "weight": w} for name, w in (("a", 0.5), ("b", 2.0))]
-    monkeypatch.setattr(Additive, "evidence", lambda self, cell, genes: rows, raising=False)
+    votes = [Vote((0, 2), 1, 2, -0.3, name, weight) for name, weight in (("a", 0.5), ("b", 2.0))]
+    monkeypatch.setattr(Additive, "evidence", lambda self, cell, genes: votes)
     result = explain_set([run], [0, 1])
     first, second, third = gene_texts(run.data.cell.genes)[:3]
     told = {"names": [first, third], "by": third, "replaced": second, "score": -0.3}

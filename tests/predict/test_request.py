@@ -14,6 +14,7 @@ from deltacell.report.page import sentences
 from deltacell.screen.genotypes import sorted_matrix
 from deltacell.train.compose import compose
 from deltacell.train.data import load_data
+from deltacell.train.predictor import TrainedPredictor, build_predictor
 
 
 @pytest.mark.parametrize(
@@ -138,7 +139,10 @@ def run():
     """A run of a part of a screen, as far as a subject looks at it."""
     words = ["data.synthetic_genotypes=400", "data.subset=100", "data.screen_genes_only=true"]
     config = compose(["experiment=demo", *words])
-    return SimpleNamespace(config=config, data=load_data(config))
+    data = load_data(config)
+    model = build_predictor(config, data)
+    predictor = TrainedPredictor(model, data.cell, data.standard)
+    return SimpleNamespace(config=config, data=data, predictor=predictor)
 
 
 @pytest.fixture

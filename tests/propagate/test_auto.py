@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from deltacell.cell import Cell
-from deltacell.models.hetero_cell import HeteroCell
+from deltacell.models.hetero_cell.model import HeteroCell
 from deltacell.propagate import STRATEGIES, Auto, Shared, strategy
 from deltacell.propagate.auto import choose
 from deltacell.screen import Genotypes

@@ -8,7 +8,7 @@ import torch
 from cells import measured_step, random_cell
 
 from deltacell.bench.process import in_own_process
-from deltacell.models.hetero_cell import HeteroCell
+from deltacell.models.hetero_cell.model import HeteroCell
 from deltacell.propagate import Delta, Shared
 from deltacell.propagate import delta as delta_module
 from deltacell.propagate.base import mapped

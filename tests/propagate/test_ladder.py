@@ -7,7 +7,7 @@ import pytest
 import torch
 from cells import random_cell
 
-from deltacell.models.hetero_cell import HeteroCell
+from deltacell.models.hetero_cell.model import HeteroCell
 from deltacell.propagate import Deleted, strategy
 from deltacell.propagate.ladder import links_of
 from deltacell.screen import Genotypes

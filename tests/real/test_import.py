@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from deltacell.cell.readers.features import MERGED, NO_VALUE, reader
+from deltacell.models.config import LARGEST_RELATION
 from deltacell.models.gene_vectors import feature_vectors
 from deltacell.predict.status import Evidence
 from deltacell.screen import Genotypes
 from deltacell.screen.import_folder import Imported, import_folder
 from deltacell.train.compose import compose
-from deltacell.train.config import LARGEST_RELATION
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

@@ -14,17 +14,16 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
+from deltacell.models import registry
 from deltacell.propagate import STRATEGIES
 from deltacell.screen.split import Method
-from deltacell.train.compose import compose, from_yaml, to_yaml
+from deltacell.train.compose import compose, from_yaml, saved_yaml, to_yaml
 from deltacell.train.config import (
-    ANY_KEYS,
-    LOSSES,
-    MODELS,
     PROPAGATIONS,
     Config,
     ScheduleConfig,
     SplitConfig,
+    all_keys,
     check,
     choices,
 )
@@ -127,7 +126,7 @@ def test_mistakes_are_named(override, code, key, refused):
         ("epochs: 24", "epoch: 24", "unknown-key"),
         ("epochs: 24", "epochs: 0", "out-of-range"),
         ("heads: 4", "gin_layers: 4", "unknown-key"),
-        ("  name: dango\n  relations", "  name: dago\n  relations", "unknown-name"),
+        ("  name: dango\n  relations", "  name: dago\n  relations", "model-not-installed"),
         ("model:", "modle:", "unknown-name"),
         ("epochs: 24", "epochs: [24", "unreadable-config"),
         ("seed: 0", "seed: 0\nseed: 1", "unreadable-config"),
@@ -187,20 +186,20 @@ def allowed(owner: type, key: str) -> list[str]:
 def test_what_ships_is_known():
     assert choices("experiment") == list(CAN_TAKE)
     assert choices("ablation") == ABLATIONS
-    assert (choices("model"), choices("loss")) == (list(MODELS), list(LOSSES))
+    assert (choices("model"), choices("loss")) == (registry.names(), list(registry.LOSSES))
     assert sorted(choices("schedule")) == sorted(allowed(ScheduleConfig, "name"))
     # The stored ones need the path of a store, which a config cannot give.
     named = [name for name in STRATEGIES if not name.startswith("stored_")]
     assert str(PROPAGATIONS.pattern) == f"^({'|'.join(named)})$"
     assert allowed(SplitConfig, "method") == [*get_args(Method), "saved"]
-    assert all(config().name == name for name, config in MODELS.items())
+    assert all(registry.config_class(name)().name == name for name in registry.names())
 
 
 @pytest.mark.parametrize("experiment", CAN_TAKE)
 def test_an_experiment_comes_back_from_its_file_and_its_ablations_take_away(experiment):
     config = shipped(experiment)
     assert config.name == experiment
-    text = to_yaml(config)
+    text = saved_yaml(config)
     # Changing a config that was read does not change the next one.
     from_yaml(text).data.where["phenotype"] = ["none"]
     assert from_yaml(text) == config
@@ -316,8 +315,8 @@ HETERO = "kuzmin2018_hetero"
         ("demo", None, {"name": "a/b"}, "bad-name"),
         ("demo_pairs", None, {"mode": "step"}, "conflicting-settings"),
         ("demo_pairs", "trainer", {"devices": 2}, "conflicting-settings"),
-        ("demo_pairs", None, {"loss": LOSSES["log_cosh"]()}, "conflicting-settings"),
-        (HETERO, None, {"loss": LOSSES["dango"]()}, "conflicting-settings"),
+        ("demo_pairs", None, {"loss": registry.loss_class("log_cosh")()}, "conflicting-settings"),
+        (HETERO, None, {"loss": registry.loss_class("dango")()}, "conflicting-settings"),
     ],
 )
 def test_values_that_contradict_each_other_are_refused(experiment, part, changes, code, refused):
@@ -334,7 +333,7 @@ def test_every_key_is_documented_and_every_number_has_a_range():
     page = made.PAGE.read_text(encoding="utf-8")
     assert page == made.reference(page), "run python tools/config_reference.py"
     assert f"| {made.UNKNOWN} |" not in page
-    for name, kind in ANY_KEYS.items():
+    for name, kind in all_keys().items():
         assert f"| `{name}` |" in page
         assert kind.removesuffix(" | None") not in ("int", "float"), name
     assert "|  |" not in page.split("## The run")[0]

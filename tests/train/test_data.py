@@ -11,11 +11,12 @@ import torch
 
 from deltacell.cell import Cell
 from deltacell.models import HeteroCell
+from deltacell.models.interface import TargetScale
 from deltacell.screen import Genotypes, Screen
 from deltacell.screen.import_folder import Imported
 from deltacell.train.config import Config, DataConfig, SplitConfig
-from deltacell.train.data import Standard, load_data
-from deltacell.train.predictor import build_model, propagation_record
+from deltacell.train.data import load_data
+from deltacell.train.predictor import build_model
 
 Small = Callable[..., Config]
 
@@ -87,9 +88,9 @@ def test_the_scale_is_of_the_training_part_alone(small, refused):
     assert np.array_equal(plain.targets, scores.astype(np.float32))
     many = np.full(3_000_000, 1.1, dtype=np.float32)
     many[::2] = 0.9
-    assert Standard.of(many).mean == pytest.approx(1.0, abs=1e-7)
+    assert TargetScale.of(many).mean == pytest.approx(1.0, abs=1e-7)
     for constant in ([1.0, 1.0], [1.0, np.nan]):
-        refused("constant-targets", Standard.of, np.array(constant))
+        refused("constant-targets", TargetScale.of, np.array(constant))
 
 
 def test_genotypes_without_a_score_are_left_out_and_noted(small, monkeypatch):
@@ -127,7 +128,7 @@ def test_dango_uses_the_six_of_string_unless_told_otherwise(small, refused):
     config = small("model.relations=null")
     model: Any = build_model(config, load_data(config))
     assert len(model.relations) == 6
-    assert propagation_record(model) is None
+    assert model.facts() == {}
     lambdas = ["model.lambdas.physical=0.25", "model.lambdas.regulatory=0.5"]
     config = small("model.relations=[physical,regulatory]", *lambdas)
     model = build_model(config, load_data(config))
@@ -144,8 +145,7 @@ def test_a_recorded_propagation_is_used_again(small, name):
     model = build_model(config, data)
     assert isinstance(model, HeteroCell)
     model.prepare(data.cell, data.screen.genotypes)
-    record = propagation_record(model)
-    assert record is not None
-    assert record["name"] == name
-    again = build_model(config, data, record)
-    assert propagation_record(again) == record
+    facts = model.facts()
+    assert facts["propagation"]["name"] == name
+    again = build_model(config, data, facts)
+    assert again.facts() == facts

@@ -7,7 +7,7 @@ import pytest
 import deltacell as dc
 from deltacell.cell import Relation
 from deltacell.cell.annotation import Feature
-from deltacell.models.baselines.gene_sets import GeneSets
+from deltacell.models.fitted.gene_sets import GeneSets
 from deltacell.profile.record import read_run
 from deltacell.screen.outliers import beyond_any_scale
 from deltacell.train.leaks import likely_leaks

@@ -13,15 +13,16 @@ from scipy import stats
 from torch import nn
 
 from deltacell.models.base import parameter_groups
-from deltacell.screen import Loader
+from deltacell.screen import Batch, Loader
+from deltacell.train.compose import compose
 from deltacell.train.config import Config, OptimizerConfig, ScheduleConfig, TrainerConfig
 from deltacell.train.data import load_data
 from deltacell.train.loop import LOOK_EVERY, MODE_STEPS, Loop
-from deltacell.train.predictor import Predictor, build_model
+from deltacell.train.predictor import TrainedPredictor, build_model
 from deltacell.train.processes import make_fabric
 from deltacell.train.run import train
 from deltacell.train.run_directory import Checkpoints
-from deltacell.train.task import Position, Task, Validation, build_loss
+from deltacell.train.task import Position, Task, Validation
 
 Small = Callable[..., Config]
 
@@ -34,11 +35,27 @@ def loop_of(config: Config) -> Loop:
 def task_of(config: Config) -> tuple[Task, Any]:
     data = load_data(config)
     torch.manual_seed(0)
-    return Task(build_model(config, data), build_loss(config), data.cell, data.standard), data
+    loss = config.loss.build(config.model, config.trainer.epochs)
+    return Task(build_model(config, data), loss, data.cell, data.standard), data
 
 
 def weights(loop: Loop) -> dict[str, torch.Tensor]:
     return {name: w.detach().clone() for name, w in loop.task.model.named_parameters()}
+
+
+@pytest.mark.parametrize("model", ["dango", "hetero_cell", "pair_cell"])
+def test_a_rank_without_genotypes_still_has_a_gradient_for_every_weight(model):
+    words = [f"model={model}", "model.hidden=8", "data.synthetic=demo", "loss=log_cosh"]
+    heads = "model.heads" if model == "pair_cell" else "model.layers"
+    config = compose([*words, "data.synthetic_genotypes=60", f"{heads}=2"])
+    task, data = task_of(config)
+    batch = next(iter(Loader(data.screen, data.split.train, batch_size=8, targets=data.targets)))
+    none = torch.empty(0, dtype=torch.int64)
+    empty = Batch(batch.genotypes.take(none), batch.targets[:0], batch.weights[:0], none)
+    losses = task(task.prepare(empty))
+    losses["loss"].backward()
+    assert losses["loss"] == 0
+    assert all(weight.grad is not None for weight in task.model.parameters())
 
 
 @pytest.mark.parametrize("hetero", [False, True])
@@ -248,7 +265,7 @@ class TestTask:
         loader = Loader(data.screen, rows, batch_size=size, shuffle=False, targets=data.targets)
         for _ in range(2):
             found = task.validate(loader)
-            expected = Predictor(task.model, data.cell, data.standard)(
+            expected = TrainedPredictor(task.model, data.cell, data.standard)(
                 data.screen.genotypes.take(torch.tensor(rows)),
             ).numpy()
             np.testing.assert_allclose(found.predicted, expected, rtol=1e-5, atol=1e-6)

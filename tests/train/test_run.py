@@ -22,16 +22,17 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from deltacell.errors import DeltacellError, MissingExtraError, need
 from deltacell.models import LossValue
 from deltacell.models.baselines import BASELINES, Additive
+from deltacell.models.registry import config_class
 from deltacell.profile.phase_rows import PHASES, read_phases
 from deltacell.profile.phases import PhaseTimer
 from deltacell.profile.record import Status, read_run
 from deltacell.screen import Loader, Split
 from deltacell.train.compose import compose
-from deltacell.train.config import MODELS, LoggersConfig
+from deltacell.train.config import LoggersConfig
 from deltacell.train.data import load_data
 from deltacell.train.loop import Loggers, Loop
 from deltacell.train.predictor import (
-    Predictor,
+    TrainedPredictor,
     build_fitted,
     build_model,
     labels_of,
@@ -56,7 +57,7 @@ def test_the_record_and_the_metrics_say_what_was_run(trained):
     state = Checkpoints(trained / "checkpoints").load("last")
     model = build_model(config, data)
     model.load_state_dict(state["model"])
-    predictor = Predictor(model.eval(), data.cell, data.standard)
+    predictor = TrainedPredictor(model.eval(), data.cell, data.standard)
     genotypes, measured = data.part(data.split.validation)
     predicted = predictor(genotypes).double().numpy()
     first, last = metrics_of(trained)
@@ -201,11 +202,11 @@ def made(tmp_path):
 
 @pytest.mark.parametrize("model", sorted(BASELINES))
 def test_a_loaded_run_predicts_what_was_fitted(made, model):
-    assert MODELS[model].fitted
+    assert config_class(model).trained_by == "fit"
     config = made(model)
     outcome = train(config)
     data = load_data(config)
-    fitted = build_fitted(config).fit(
+    fitted = build_fitted(config, data).fit(
         data.cell,
         *data.part(data.split.train),
         validation=data.part(data.split.validation),
@@ -254,7 +255,7 @@ class _Interrupted(Additive):
 def test_an_interrupted_fit_is_fitted_again(made, monkeypatch, again, refused):
     config = made()
     with monkeypatch.context() as patched:
-        patched.setattr("deltacell.train.run.build_fitted", lambda config: _Interrupted())
+        patched.setattr("deltacell.train.run.build_fitted", lambda *_: _Interrupted())
         outcome = train(config)
     assert outcome.signal == signal.SIGTERM
     files = sorted(entry.name for entry in outcome.path.iterdir())

@@ -18,10 +18,11 @@ import torch
 
 from deltacell.bench import process
 from deltacell.cell import Cell
-from deltacell.models import Dango, DangoLoss
 from deltacell.models.base import check_choice
+from deltacell.models.dango.model import Dango
+from deltacell.models.dango.reconstruction import dense_loss
 from deltacell.models.hyper_sagnn import OthersAttention
-from deltacell.models.reconstruction import dense_loss
+from deltacell.models.losses import DangoLoss
 from deltacell.predict.ensemble import scorer_of_predictors
 from deltacell.predict.gene_sets import Combinations
 from deltacell.predict.ranking_file import HIGHEST, LOWEST
@@ -31,10 +32,11 @@ from deltacell.profile.phases import PhaseTimer
 from deltacell.profile.record import PHASES as PHASES_FOLDER
 from deltacell.profile.record import read_run
 from deltacell.propagate import SparseMatrix
+from deltacell.screen import Genotypes
 from deltacell.train.compose import compose, with_settings
 from deltacell.train.config import Config
 from deltacell.train.data import load_data
-from deltacell.train.predictor import Predictor, build_model
+from deltacell.train.predictor import TrainedPredictor, build_model
 from deltacell.train.run import train as run_training
 
 # --- training ---
@@ -47,6 +49,10 @@ MODELS: dict[str, tuple[int, tuple[str, ...]]] = {
     "hetero_cell_late": (256, _LATE),
     "hetero_cell_epistasis": (256, (*_LATE, "model.epistasis=true")),
 }
+#: The model that the others are compared with.
+REFERENCE = "dango"
+#: The experiment of each model on a small cell.
+QUICK_EXPERIMENTS = dict.fromkeys(MODELS, "demo_hetero") | {"dango": "demo"}
 WARMUP = 3  # steps of a run that are not measured
 
 
@@ -71,10 +77,10 @@ def train(
     ratios = {
         f"{model}_over_dango_s_per_sample": median(
             turn["s_per_sample"] / dango["s_per_sample"]
-            for turn, dango in zip(of_model, turns["dango"], strict=True)
+            for turn, dango in zip(of_model, turns[REFERENCE], strict=True)
         )
         for model, of_model in turns.items()
-        if model != "dango" and "dango" in turns
+        if model != REFERENCE and REFERENCE in turns
     }
     shares = ("data_wait_share", "phase_overhead", "peak_mib")
     measured = {f"{row['model']}_{what}": row[what] for row in rows for what in shares}
@@ -129,7 +135,7 @@ def config_of(model: str, quick: bool, genotypes: int) -> Config:
     batch, words = MODELS[model]
     if quick:
         batch = min(batch, 64)
-        words += (f"experiment={'demo' if model == 'dango' else 'demo_hetero'}",)
+        words += (f"experiment={QUICK_EXPERIMENTS[model]}",)
     else:
         words += (f"experiment=kuzmin2018_{model.partition('_')[0]}", "data.synthetic=yeast")
         words += ("data.folder=null", "data.screen=null", "data.screen_genes_only=false")
@@ -142,6 +148,10 @@ def config_of(model: str, quick: bool, genotypes: int) -> Config:
 TOP = 1000  # triples kept at each end
 #: Number of triples of the loop, and its batch size.
 LOOPS = {"dango": (40_960, 1024), "hetero_cell": (64, 8)}
+#: How the loop scores genotypes, by model; those not listed are called. DANGO encodes once.
+LOOP_SCORES: dict[str, Callable[[Any, Cell], Callable[[Genotypes], Any]]] = {
+    "dango": lambda model, cell: partial(model.hyper_sagnn, model.encode(cell).genes),
+}
 #: Number of genes whose triples are all ranked, and betas of the attention layers. With betas, the
 #: logits have standard deviation 1; the attention of initial weights is nearly uniform.
 RANKED: dict[str, dict[str, tuple[int, tuple[float, ...]]]] = {
@@ -175,8 +185,9 @@ def measure_ranking(*, model: str, quick: bool, repeats: int) -> dict[str, Any]:
     config, (triples, batch) = config_of(model, quick, 1000), LOOPS[model]
     torch.manual_seed(0)
     data = load_data(config)
-    predictor = Predictor(build_model(config, data).eval(), data.cell, data.standard)
-    ways = {"loop": partial(loop, predictor, triples // (8 if quick else 1), batch)}
+    predictor = TrainedPredictor(build_model(config, data).eval(), data.cell, data.standard)
+    make_score = LOOP_SCORES.get(model, partial)
+    ways = {"loop": partial(loop, predictor, make_score, triples // (8 if quick else 1), batch)}
     for name, (genes, betas) in RANKED[model].items():
         genes = min(genes, 60) if quick else genes
         ways[name] = partial(ranked, shaped(predictor, betas), genes)
@@ -187,7 +198,7 @@ def measure_ranking(*, model: str, quick: bool, repeats: int) -> dict[str, Any]:
     return {"rows": rows}
 
 
-def shaped(predictor: Predictor, betas: tuple[float, ...]) -> Predictor:
+def shaped(predictor: TrainedPredictor, betas: tuple[float, ...]) -> TrainedPredictor:
     if not betas:
         return predictor
     model = cast(Dango, copy.deepcopy(predictor.model))
@@ -205,14 +216,16 @@ def shaped(predictor: Predictor, betas: tuple[float, ...]) -> Predictor:
 
 
 @torch.no_grad()
-def loop(predictor: Predictor, n: int, batch: int) -> dict[str, Any]:
+def loop(
+    predictor: TrainedPredictor,
+    make_score: Callable[[Any, Cell], Callable[[Genotypes], Any]],
+    n: int,
+    batch: int,
+) -> dict[str, Any]:
     triples = process.random_genotypes(predictor.cell, n)
     batches = [triples.take(torch.arange(n)[at : at + batch]) for at in range(0, n, batch)]
     began = time.perf_counter()
-    model, cell = predictor.model, predictor.cell
-    score: Callable[[Any], Any] = partial(model, cell)
-    if isinstance(model, Dango):
-        score = partial(model.hyper_sagnn, model.encode(cell).genes)
+    score = make_score(predictor.model, predictor.cell)
     score(batches[0])
     ready, cpu = time.perf_counter(), time.process_time()
     for genotypes in batches:
@@ -220,7 +233,7 @@ def loop(predictor: Predictor, n: int, batch: int) -> dict[str, Any]:
     return _rates(n, began, ready, cpu)
 
 
-def ranked(predictor: Predictor, n_genes: int) -> dict[str, Any]:
+def ranked(predictor: TrainedPredictor, n_genes: int) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     genes = np.sort(rng.choice(predictor.cell.n_genes, n_genes, replace=False))
     began = time.perf_counter()
@@ -285,7 +298,8 @@ def measure_dango(*, variant: str, cell: str, batch: int, steps: int) -> dict[st
     for _ in range(steps + 1):
         began = time.perf_counter()
         optimizer.zero_grad()
-        loss = criterion(model(wild_type, genotypes), targets, epoch=5).total
+        prediction = model(wild_type, genotypes, wanted=criterion.reads)
+        loss = criterion(prediction, targets, epoch=5).total
         torch.autograd.backward(loss)
         optimizer.step()
         last = float(loss.detach())

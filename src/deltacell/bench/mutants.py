@@ -116,7 +116,7 @@ def _predicted(
         what, fix = f"the run is {run.record.status}", f"Run deltacell train --resume {path}."
         raise InputError(what, code="unfinished-run", where=path, fix=fix)
     found = run.loaded.predictor.predict(screen.genotypes)
-    values = found.score if found.given_hit is None else found.given_hit
+    values = found.among_hits
     return values.double().numpy()
 
 

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from deltacell.bench import process
-from deltacell.models.baselines.baseline import Part
-from deltacell.models.baselines.gene_sets import GeneOrder
+from deltacell.models.fitted.gene_sets import GeneOrder
+from deltacell.models.fitted.predictor import Part
 from deltacell.models.pairs import Known, Measured, PairColumns, PairTrees
-from deltacell.predict.ensemble import genotypes_of
+from deltacell.models.scoring import genotypes_of
 from deltacell.predict.gene_sets import Pairs
 from deltacell.train.config import Config, DataConfig
 from deltacell.train.data import draw_zeros, load_data
-from deltacell.train.predictor import WHOLE_BLOCK
 
 
 def run(
@@ -41,7 +40,7 @@ def measure(folder: Path | None, screen: str | None, quick: bool) -> dict[str, A
     training, validation = data.part(data.split.train), data.part(data.split.validation)
     zeros = draw_zeros(data, trees.zeros, config.split.seed)
     genes = GeneOrder(data.cell.genes).gene[: 64 if quick else None]
-    pairs = Pairs(genes, sets_per_piece=WHOLE_BLOCK)
+    pairs = Pairs(genes, sets_per_piece=PairTrees.sets_per_block)
 
     def make_columns() -> None:
         order = GeneOrder(data.cell.genes)
@@ -52,7 +51,7 @@ def measure(folder: Path | None, screen: str | None, quick: bool) -> dict[str, A
         columns(Known.of(part, len(order), 3.0), sets, votes)
 
     def train() -> None:
-        trees.fit(data.cell, *training, validation=validation, zeros=zeros)
+        trees.fit(data.cell, *training, validation=validation, draw_zeros=lambda ratio: zeros)
 
     def score_all_pairs() -> None:
         for sets in pairs.pieces(0, 1):

@@ -20,7 +20,7 @@ from deltacell.arrays import Ints
 from deltacell.bench import process
 from deltacell.bench.process import random_genotypes
 from deltacell.cell import Cell, Relation
-from deltacell.models.hetero_cell import HeteroCell
+from deltacell.models.hetero_cell.model import HeteroCell
 from deltacell.propagate import STRATEGIES, Deleted, Propagation, strategy
 from deltacell.propagate.hop import sizes_of
 from deltacell.propagate.ladder import Stored

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from scipy.sparse import csr_array
 
 from deltacell.arrays import AnyArray, Floats, Indices, Ints, column_of, distinct, offsets_of
 from deltacell.counts import Counts
@@ -134,6 +135,11 @@ class Relation:
         """Return all entries, with both directions of undirected edges, ordered by target."""
         target = np.repeat(np.arange(self.n_genes, dtype=np.int64), np.diff(self.indptr))
         return Edges(self.indices.astype(np.int64), target, self.weights)
+
+    def adjacency(self) -> csr_array:
+        """Return the entries as a matrix of ones, [genes, genes]."""
+        ones = np.ones(self.n_entries)
+        return csr_array((ones, self.indices, self.indptr), shape=(self.n_genes, self.n_genes))
 
     def edges(self) -> Edges:
         """Return every edge once; the source of an undirected edge is the smaller gene."""

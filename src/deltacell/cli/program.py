@@ -32,9 +32,9 @@ class Program(TyperGroup):
 
 
 def complete_override(incomplete: str) -> list[str]:
-    from deltacell.train.config import ANY_KEYS, GROUPS, choices
+    from deltacell.train.config import GROUPS, choices, keys_for
 
-    words = [f"{key}=" for key in ANY_KEYS]
+    words = [f"{key}=" for key in keys_for(incomplete)]
     words += [f"{group}={name}" for group in GROUPS for name in choices(group)]
     return [word for word in words if word.startswith(incomplete)]
 

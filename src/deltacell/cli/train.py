@@ -43,7 +43,7 @@ def train(
     if resume is None and from_ != "last":
         raise InputError("--from requires --resume RUN", code="conflicting-settings")
     config = _composed(words, config_dir) if resume is None else resumed_config(resume, words)
-    several = not config.model.fitted
+    several = config.model.trained_by == "loop"
     if cfg is not None:
         typer.echo(to_yaml(config), nl=False)
     elif several and processes.is_launched():
@@ -123,7 +123,8 @@ def _run(config: Config, resume: Path | None, which: str) -> int:
     if outcome.is_first:
         if outcome.phases is not None:
             print_rates([(config.mode, outcome.phases)])
-        print_outcome(outcome, learned=config.mode == "train", saved=not config.model.fitted)
+        saved = config.model.trained_by == "loop"
+        print_outcome(outcome, learned=config.mode == "train", saved=saved)
     return outcome.signal
 
 

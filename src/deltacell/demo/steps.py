@@ -16,8 +16,8 @@ import yaml  # type: ignore[import-untyped]
 from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.files import TEMPORARY, read_json, temporary_name
-from deltacell.predict.ensemble import genotypes_of
-from deltacell.predict.gene_sets import Block, Combinations
+from deltacell.models.scoring import Block, genotypes_of
+from deltacell.predict.gene_sets import Combinations
 from deltacell.predict.ranking_file import LOWEST
 from deltacell.predict.request import DISTANCE
 from deltacell.predict.status import LINKED, STATUSES, UNTESTED, Linkage, Statuses

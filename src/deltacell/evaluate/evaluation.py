@@ -31,7 +31,7 @@ from deltacell.evaluate.metrics import (
     slope,
 )
 from deltacell.models import Prediction
-from deltacell.models.baselines.baseline import Parts
+from deltacell.models.fitted.predictor import Parts
 from deltacell.report.page import sentences
 from deltacell.screen import Genotypes, Grid, Screen, Split
 from deltacell.screen.genotypes import sorted_matrix

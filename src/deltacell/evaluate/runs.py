@@ -31,9 +31,10 @@ from deltacell.evaluate.evaluation import (
 from deltacell.evaluate.figures import plot_metric
 from deltacell.evaluate.metrics import Bootstrap
 from deltacell.files import check_no_links
-from deltacell.models import Dango, Prediction
 from deltacell.models.base import check_choice
-from deltacell.models.baselines import BASELINES, FittedPredictor, baseline
+from deltacell.models.fitted.predictor import FittedPredictor
+from deltacell.models.interface import BuildContext, Prediction, RelationWeights, TargetScale
+from deltacell.models.registry import BASELINES, config_class, loss_class
 from deltacell.profile.record import RUN_FILE, Status, read_run
 from deltacell.report.evaluate import print_evaluation
 from deltacell.report.progress import progress_bar
@@ -43,12 +44,12 @@ from deltacell.screen.genotypes import comparable_keys, repeats_a_gene, sets_wit
 from deltacell.screen.import_folder import open_screen
 from deltacell.screen.outliers import beyond_any_scale
 from deltacell.screen.screen import ONE_GENE_TWICE
-from deltacell.train.config import MODELS, Config, DataConfig, NoLossConfig
-from deltacell.train.data import Standard, TrainingData, load_data
+from deltacell.train.config import Config, DataConfig
+from deltacell.train.data import TrainingData, load_data
 from deltacell.train.predictor import (
     AnyRun,
     LoadedRun,
-    Predictor,
+    TrainedPredictor,
     as_list,
     build_fitted,
     labels_of,
@@ -78,8 +79,8 @@ class EvaluatedRuns(Shown):
     data: TrainingData  # what they were tested on
     split: Split  # with the test rows that were used
     predictions: dict[str, Floats]  # by predictor: one score per test row, by the first seed
-    # By predictor that weights relations: their names, and their weights for the test genes.
-    weights: dict[str, tuple[Sequence[str], Floats]]
+    # By predictor that weights relations: their weights for the genes of the test part, in order.
+    weights: dict[str, RelationWeights]
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the metrics on the test part, one row per predictor and metric."""
@@ -171,13 +172,11 @@ def evaluate_runs(
         predictions, notes = _predict(loaded, data, genotypes, [*names, *baselines], report)
         options["progress"] = report
         found = evaluate_predictions(data.cell, tested.screen, chosen, predictions, **options)
-    of_relations: dict[str, tuple[Sequence[str], Floats]] = {}
+    of_relations: dict[str, RelationWeights] = {}
     for name, run in zip(labels_of(loaded), loaded, strict=True):
-        model = run.predictor.model
-        if isinstance(model, Dango) and name not in of_relations:
-            with torch.no_grad():
-                attention = model.encode(run.data.cell).attention[test.genes]
-            of_relations[name] = model.relations, attention.numpy()
+        of_run = run.predictor.model.relation_weights(run.data.cell, test.genes)
+        if of_run is not None:
+            of_relations.setdefault(name, of_run)
     first = {name: next(iter(seeds.values())).score for name, seeds in predictions.items()}
     scores = {name: score.float().numpy()[: len(test)] for name, score in first.items()}
     evaluation = replace(found, notes=(*data.warnings, *found.notes, *notes), **changes)
@@ -215,7 +214,7 @@ def _predict(
     notes = []
     for name, of_seeds in models.items() if wanted else ():
         run = next(iter(of_seeds.values()))
-        chosen = getattr(run.predictor.model, "relations", None)
+        chosen = run.predictor.model.relations
         seen = set(run.data.cell.relations if chosen is None else chosen)
         missing = ", ".join(sorted(set(data.cell.relations) - seen))
         if missing:
@@ -245,11 +244,19 @@ def baselines(
     """
     check_fit(cell, screen, split)
     asked = _taken(screen, split.test) if genotypes is None else genotypes
-    made = {name: baseline(name) for name in names}
+    made = {name: _new_baseline(name, cell, screen) for name in names}
     return {
         name: _fit(one, cell, screen, split, seed)(cell, asked).score.numpy()
         for name, one in made.items()
     }
+
+
+def _new_baseline(name: str, cell: Cell, screen: Screen) -> FittedPredictor:
+    check_choice("baseline", name, BASELINES)
+    largest = int(np.diff(screen.offsets).max(initial=0))
+    predictor = config_class(name)().build(BuildContext(cell, largest))
+    assert isinstance(predictor, FittedPredictor)
+    return predictor
 
 
 def _fit(
@@ -273,11 +280,12 @@ def _fitted_baseline(
     runs: Sequence[LoadedRun],
     data: TrainingData,
     progress: Progress,
-) -> Predictor:
+) -> TrainedPredictor:
     """Load a baseline that is saved in the first run, or fit it and, if possible, save it there."""
     seed, split = data.split.seed, data.split
-    first, model = runs[0].config, MODELS[name]()
-    config = Config(name=name, seed=seed, model=model, loss=NoLossConfig(), split=first.split)
+    first, model = runs[0].config, config_class(name)()
+    loss = loss_class(model.default_loss)()
+    config = Config(name=name, seed=seed, model=model, loss=loss, split=first.split)
     config = replace(config, data=data.config or first.data)
     # Everything that determines what a baseline learns.
     decides = (config.model, seed, data.cell.checksum, data.screen.checksum)
@@ -301,8 +309,8 @@ def _fitted_baseline(
         # The run directory may be read-only, or another process may be fitting this baseline.
         if not isinstance(error, StoreError) and not (place / RUN_FILE).exists():
             raise
-        fitted = _fit(build_fitted(config), data.cell, data.screen, split, seed)
-        return Predictor(fitted, data.cell, Standard())
+        fitted = _fit(build_fitted(config, data), data.cell, data.screen, split, seed)
+        return TrainedPredictor(fitted, data.cell, TargetScale())
     if outcome.signal:
         raise KeyboardInterrupt
     return load_run(outcome.path, data=data).predictor

@@ -1,35 +1,23 @@
-"""Shared by all predictors: predictions, recorded settings, checks of arguments."""
+"""Shared by all predictors: recorded settings, checks of arguments."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from deltacell.cell import Cell
 from deltacell.errors import InputError, did_you_mean
 from deltacell.profile.record import Messages
 
 
-@dataclass(frozen=True, eq=False)
-class Prediction:
-    """The prediction for a batch of genotypes; all but ``intermediate`` are [batch]."""
-
-    score: Tensor  # the expected score of a tested genotype
-    intermediate: dict[str, Tensor] = field(default_factory=dict)  # for the losses, by name
-    hit: Tensor | None = None  # the probability of a hit, for predictors of two parts
-    given_hit: Tensor | None = None  # the expected score of a hit
-
-
 class Recorded:
     """Records the arguments of the constructor except the cell, for the config of a run."""
 
     made_with: dict[str, Any]
-    relations: tuple[str, ...] = ()  # along which messages are passed
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         made = super().__new__(cls)

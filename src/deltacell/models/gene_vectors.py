@@ -62,16 +62,16 @@ def chosen_features(cell: Cell, names: Sequence[str] | None) -> list[Feature]:
 class FeatureEncoder(nn.Module):
     """Adds ``sum over features of Linear(feature's vectors)`` to the genes' vectors.
 
-    A feature adds nothing, not even the bias, to genes for which it is unknown.
+    A feature adds nothing, not even the bias, to genes for which it is unknown. ``names`` are those
+    of features of the cell, or None for all of them.
     """
 
-    def __init__(self, cell: Cell, names: Sequence[str], hidden: int) -> None:
+    def __init__(self, cell: Cell, names: Sequence[str] | None, hidden: int) -> None:
         super().__init__()
-        check_distinct("feature", names)
-        self.names = tuple(names)
-        self.linears = nn.ModuleList(
-            nn.Linear(vector_width(feature), hidden) for feature in chosen_features(cell, names)
-        )
+        check_distinct("feature", names or ())
+        chosen = chosen_features(cell, names)
+        self.names = tuple(cell.features) if names is None else tuple(names)
+        self.linears = nn.ModuleList(nn.Linear(vector_width(f), hidden) for f in chosen)
 
     def forward(self, cell: Cell, x: Tensor) -> Tensor:
         for name, linear in zip(self.names, self.linears, strict=True):
@@ -93,7 +93,13 @@ class GeneEncoder(nn.Module):
     share the norm.
     """
 
-    def __init__(self, cell: Cell, features: Sequence[str], hidden: int, dropout: float) -> None:
+    def __init__(
+        self,
+        cell: Cell,
+        features: Sequence[str] | None,
+        hidden: int,
+        dropout: float,
+    ) -> None:
         super().__init__()
         self.dropout = dropout
         self.embedding = nn.Parameter(torch.empty(cell.n_genes, hidden).normal_(std=0.02))

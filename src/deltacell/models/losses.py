@@ -11,7 +11,8 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional
 
 from deltacell.errors import InputError
-from deltacell.models.base import Prediction, check_choice
+from deltacell.models.base import check_choice
+from deltacell.models.interface import Prediction
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +26,10 @@ class LossValue:
 class Loss(Protocol):
     """The loss of a batch; weights are the shares of its genotypes in the batch of all ranks."""
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The intermediate results of the predictor that it reads."""
+
     def __call__(
         self,
         prediction: Prediction,
@@ -37,6 +42,8 @@ class Loss(Protocol):
 
 class LogCosh:
     """``sum over b of weight_b * log cosh(score_b - target_b)``."""
+
+    reads: tuple[str, ...] = ()
 
     def __call__(
         self,
@@ -66,6 +73,8 @@ class DangoLoss:
     1 to 0. With ``additive`` the loss is ``interaction + factor * reconstruction``.
     """
 
+    reads: tuple[str, ...] = ("reconstruction",)
+
     def __init__(
         self,
         schedule: Schedule = "linear_until_uniform",
@@ -86,7 +95,7 @@ class DangoLoss:
     ) -> LossValue:
         weights = _checked_weights(prediction, targets, weights)
         if "reconstruction" not in prediction.intermediate:
-            what = "no reconstruction in the prediction; call Dango with reconstruct=True"
+            what = "no reconstruction in the prediction; call the model with wanted=loss.reads"
             raise InputError(what, code="no-reconstruction")
         interaction = (weights * log_cosh(prediction.score - targets)).sum()
         reconstruction = prediction.intermediate["reconstruction"].mean() * weights.sum()
@@ -147,6 +156,10 @@ class PointDistributionContrast(nn.Module):
             self.register_buffer(name, torch.zeros(buffer))
         if lambda_c:
             self.register_buffer("z", torch.zeros(buffer, width))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return ("z",) if self.lambda_c else ()
 
     def forward(
         self,

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 import numpy as np
-import torch
-from torch import nn
 
 from deltacell.arrays import Doubles, Ints
 from deltacell.errors import InputError
-from deltacell.models import Dango, HeteroCell
-from deltacell.predict.dango import DangoScorer, Rough
-from deltacell.predict.gene_sets import Block, Piece, Scored
+from deltacell.models.scoring import Block, Rough, Scorer
+from deltacell.predict.gene_sets import Piece, Scored
 from deltacell.predict.status import phenotypes_of
-from deltacell.propagate import Delta, Late
-from deltacell.propagate.late import is_late
-from deltacell.propagate.workers import in_any_worker, one_core, workers_for
-from deltacell.screen import Genotypes
-from deltacell.train.predictor import LoadedRun, Predictor, are_alike
+from deltacell.train.predictor import LoadedRun, TrainedPredictor, are_alike
 
-FEW = 64  # up to this many candidates of a block skip the single-precision pass
+FEW = 64  # up to this many candidates of a block are scored without refined bounds
 SCALED_BY = 4096  # validation genotypes by which predictors are brought to one scale
 
 
@@ -30,23 +21,13 @@ def scorer_of(runs: Sequence[LoadedRun]) -> Ensemble:
     return scorer_of_predictors(on_one_scale(runs))
 
 
-def scorer_of_predictors(predictors: Sequence[Predictor]) -> Ensemble:
+def scorer_of_predictors(predictors: Sequence[TrainedPredictor]) -> Ensemble:
     first = predictors[0].cell.genes.systematic
-    dangos: list[DangoScorer] = []
-    members: list[Scores] = []
     for number, predictor in enumerate(predictors, 1):
-        genes, model = predictor.cell.genes.systematic, predictor.model
-        if genes != first:
+        if predictor.cell.genes.systematic != first:
             what = f"runs 1 and {number} have different genes or another gene order"
             raise InputError(what, code="different-genes")
-        if isinstance(model, Dango):
-            dangos.append(DangoScorer(model, predictor.cell, predictor.standard))
-            members.append(dangos[-1].scores)
-        elif isinstance(model, HeteroCell):
-            members.append(hetero_scores(predictor, model))
-        else:
-            members.append(predictor_scores(predictor))
-    return Ensemble(members, dangos)
+    return Ensemble([predictor.scorer() for predictor in predictors])
 
 
 class Ensemble:
@@ -56,9 +37,9 @@ class Ensemble:
     not score every set, so that good bounds save work.
     """
 
-    def __init__(self, members: Sequence[Scores], dangos: Sequence[DangoScorer]) -> None:
-        self._members, self._dangos = members, dangos
-        self.prunes = len(dangos) == len(members)
+    def __init__(self, scorers: Sequence[Scorer]) -> None:
+        self._scorers = scorers
+        self.prunes = all(scorer.prunes for scorer in scorers)
 
     def score(self, sets: Ints) -> Scored:
         """Return sets [m, size], genes ascending, with the mean and spread of their scores."""
@@ -70,7 +51,7 @@ class Ensemble:
 
     def score_each(self, ascending: Ints) -> Doubles:
         """Return the scores of sets of one size by each run, [runs, m]."""
-        return np.stack([scores(ascending) for scores in self._members])
+        return np.stack([scorer.scores(ascending) for scorer in self._scorers])
 
     def candidates(self, piece: Piece, above: float, below: float) -> Scored:
         """Return the sets of a piece that score ``above`` or more, ``below`` or less, or NaN.
@@ -83,60 +64,26 @@ class Ensemble:
         return found.take(~((found.score < above) & (found.score > below)))
 
     def _near(self, block: Block, above: float, below: float) -> Ints:
-        if not self.prunes or block.size not in (2, 3) or not len(block):
+        """Return the sets of a block that may score ``above`` or more, ``below`` or less."""
+        if not self.prunes or not len(block):
             return block.sets()
-        sums = Rough.mean([one.pair_sum(block) for one in self._dangos])
-        sets = block.sets(sums.near(above, below))
-        if len(sets) > FEW and block.size == 3:
-            single = Rough.mean([one.single(block, sets) for one in self._dangos])
-            sets = sets[single.near(above, below)]
-        return sets
+        rough = _mean([scorer.rough(block) for scorer in self._scorers])
+        if rough is None:
+            return block.sets()
+        sets = block.sets(rough.near(above, below))
+        if len(sets) <= FEW:
+            return sets
+        refined = _mean([scorer.refined(block, sets) for scorer in self._scorers])
+        return sets if refined is None else sets[refined.near(above, below)]
 
 
-Scores = Callable[[Ints], Doubles]
-"""From sets [m, size] of ascending genes to scores [m] in the unit of the screen."""
+def _mean(approximations: Sequence[Rough | None]) -> Rough | None:
+    """Return the mean of approximations; None unless every scorer has one."""
+    known = [rough for rough in approximations if rough is not None]
+    return Rough.mean(known) if len(known) == len(approximations) else None
 
 
-def hetero_scores(predictor: Predictor, model: HeteroCell) -> Scores:
-    """Return the scores of a HeteroCell, which do not depend on the batch.
-
-    Every mutant is propagated alone, on one core, which takes no longer than in a batch.
-    """
-    model = copy.deepcopy(model).eval().requires_grad_(False)
-    # Not the strategy that is measured to be fastest: scores must be reproducible.
-    late = is_late(model.mutant_hops(predictor.cell))
-    model.propagation = Late() if late else Delta(tile=1)
-    if model.local_head is not None:
-        model.local_head.largest = None
-    encoded = model.encode(predictor.cell)
-
-    def one(genes: Ints) -> float:
-        found = model.score(predictor.cell, encoded, genotypes_of(genes[None])).score
-        return float(predictor.standard.undo(found.double()))
-
-    def scores(sets: Ints) -> Doubles:
-        with one_core(2):
-            found = in_any_worker(one, list(sets), workers_for(torch.device("cpu"), len(sets)))
-        return np.array(found, dtype=np.float64)
-
-    return scores
-
-
-def predictor_scores(predictor: Predictor) -> Scores:
-    model = predictor.model
-    if isinstance(model, nn.Module):
-        # In double precision, so that a rounded score does not depend on the batch.
-        model = copy.deepcopy(model).double().eval().requires_grad_(False)
-    exact = replace(predictor, model=model)
-    return lambda sets: exact(genotypes_of(sets)).double().numpy()
-
-
-def genotypes_of(sets: Ints) -> Genotypes:
-    genes = torch.from_numpy(np.ascontiguousarray(sets, dtype=np.int64)).flatten()
-    return Genotypes(genes, torch.arange(len(sets) + 1) * sets.shape[1])
-
-
-def on_one_scale(runs: Sequence[LoadedRun]) -> list[Predictor]:
+def on_one_scale(runs: Sequence[LoadedRun]) -> list[TrainedPredictor]:
     r"""Return the predictors of runs of one phenotype on one scale, so that none dominates.
 
     With :math:`m_i` and :math:`d_i` the mean and deviation of a predictor's scores over the

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import cache, reduce
 from itertools import pairwise, permutations
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
 import scipy.sparse as sp
 import torch
-from torch.nn import functional
 
 from deltacell.arrays import Doubles, Ints
-from deltacell.cell import Cell, Genes, Relation
+from deltacell.cell import Cell, Genes
 from deltacell.cell.annotation import shared_terms
 from deltacell.cell.readers.names import is_systematic
 from deltacell.errors import InputError
-from deltacell.models import Dango, HeteroCell
-from deltacell.models.dango import SAGE, SAGELayer
-from deltacell.models.hetero_cell import EncodedCell
+from deltacell.models.interface import GatedScore, TargetScale
 from deltacell.predict.ensemble import Ensemble, on_one_scale, scorer_of_predictors
 from deltacell.predict.request import gene_texts, trained_genes, trained_sizes
 from deltacell.predict.status import Evidence
-from deltacell.propagate import GENE, METABOLITE, REACTION, Hop, Message
-from deltacell.propagate.product import SparseMatrix, mean_product
 from deltacell.report.page import sentences
 from deltacell.screen import Genotypes
 from deltacell.screen.genotypes import matrix_keys, sorted_matrix
-from deltacell.train.data import Standard
 from deltacell.train.predictor import LoadedRun
 
 OTHER_GENES = 10  # listed in addition to the deleted ones
@@ -42,7 +34,6 @@ PARTS = ("test", "validation", "training")
 SHARES = (0.5, 0.25, 0.25)  # of each part among the measured sets of a page
 FEWEST = 3  # sets that a correlation needs
 SGD = "https://www.yeastgenome.org/locus/{gene}"
-METABOLISM = "metabolism"  # the name of the gate of messages from reactions
 TOLERANCE = 0.01  # the largest residual, as a share of the sum of absolute contributions
 MOST = 300  # gradients per decomposition; the residual shows whether they suffice
 
@@ -71,9 +62,10 @@ def explain_set(
     for run, predictor, score in zip(runs, predictors, each, strict=True):
         said = {"name": run.record.name, "seed": run.record.seed, "model": run.config.model.name}
         said |= {"score": score, "hit": None, "given_hit": None}
-        if isinstance(predictor.model, Dango | HeteroCell):
-            gated = GatedModel(predictor.model, predictor.cell, indices, predictor.standard)
-            networks.append((gated, *gated.contributions(most)))
+        gated = predictor.model.gated(predictor.cell, indices)
+        if gated is not None:
+            both = contributions(gated, cell.n_genes, predictor.scale, most)
+            networks.append((gated, *both))
         else:
             found = predictor.predict(genotype)
             hits = {"hit": found.hit, "given_hit": found.given_hit}
@@ -108,7 +100,7 @@ def explain_set(
 
 
 def _carried(
-    networks: Sequence[tuple[GatedModel, Contributions, Contributions]],
+    networks: Sequence[tuple[GatedScore, Contributions, Contributions]],
     chosen: list[int],
     genes: Genes,
     links: list[dict[str, str]],
@@ -159,11 +151,18 @@ def known_of(
     names = gene_texts(cell.genes)
     votes: list[dict[str, Any]] = []
     for run in runs:
-        evidence = getattr(run.predictor.model, "evidence", None)
-        for row in evidence(run.data.cell, list(genes)) if callable(evidence) else ():
-            vote = {"run": run.record.name, "names": [names[gene] for gene in row["genes"]]}
-            vote |= {name: names[row[name]] for name in ("replaced", "by")}
-            votes.append({**vote, **{k: row[k] for k in ("score", "relation", "weight")}})
+        for voter in run.predictor.model.evidence(run.data.cell, list(genes)):
+            votes.append(
+                {
+                    "run": run.record.name,
+                    "names": [names[gene] for gene in voter.genes],
+                    "replaced": names[voter.replaced],
+                    "by": names[voter.by],
+                    "score": voter.score,
+                    "relation": voter.relation,
+                    "weight": voter.weight,
+                },
+            )
     votes.sort(key=lambda vote: -abs(vote["weight"]))
     lost: list[str] = []
     if (metabolism := cell.metabolism) is not None:
@@ -283,7 +282,7 @@ def nearest_sets(cell: Cell, genes: Sequence[int], sets: Ints, k: int) -> tuple[
     all matchings of their genes. Ties are broken by row.
     """
     own = sp.eye_array(cell.n_genes, format="csr")
-    near = [_adjacency(relation) + own for relation in cell.relations.values()]
+    near = [relation.adjacency() + own for relation in cell.relations.values()]
     rows = sp.hstack([own, *near], format="csr")
     unit = sp.diags_array(rows.multiply(rows).sum(axis=1) ** -0.5) @ rows
     distances = np.maximum(1 - (unit[list(genes)] @ unit.T).toarray(), 0)
@@ -295,119 +294,26 @@ def nearest_sets(cell: Cell, genes: Sequence[int], sets: Ints, k: int) -> tuple[
     return first, every[first]
 
 
-def _adjacency(relation: Relation) -> sp.csr_array:
-    entries = (np.ones(relation.n_entries), relation.indices, relation.indptr)
-    return sp.csr_array(entries, shape=(relation.n_genes, relation.n_genes))
+def contributions(
+    gated: GatedScore,
+    n_genes: int,
+    scale: TargetScale,
+    most: int = MOST,
+) -> tuple[Contributions, Contributions]:
+    """Return the contributions of relations and of all genes to a score in the screen's unit."""
+    relations = torch.ones(len(gated.relations), dtype=torch.float64)
+    genes = torch.ones(n_genes, dtype=torch.float64)
 
+    def score_of_relations(gates: torch.Tensor) -> torch.Tensor:
+        return scale.undo(gated.score(gates, genes))
 
-class Neighbourhood:
-    """The part of one network that `SAGE` needs for a few ascending genes.
+    def score_of_genes(gates: torch.Tensor) -> torch.Tensor:
+        return scale.undo(gated.score(relations, gates))
 
-    The last layer is computed for these genes, the one before also for their neighbours, and so on.
-    """
-
-    def __init__(self, relation: Relation, genes: Ints, n_layers: int) -> None:
-        # For each layer: the positions of its genes in the one before, and the edges between them.
-        self._layers: list[tuple[torch.Tensor, SparseMatrix]] = []
-        for _ in range(n_layers):
-            rows = _adjacency(relation)[genes]
-            before = np.union1d(genes, rows.indices)
-            columns = np.searchsorted(before, rows.indices)
-            edges = SparseMatrix(rows.indptr, columns, n_columns=len(before))
-            self._layers.insert(0, (torch.from_numpy(np.searchsorted(before, genes)), edges))
-            genes = before
-        self._genes = torch.from_numpy(genes)
-
-    def vectors(self, sage: SAGE, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-        """Return the vectors of the genes, [len(genes), width]; the same as `SAGE` if gate is 1."""
-        x = x.index_select(0, self._genes)
-        for module, (own, edges) in zip(sage.layers, self._layers, strict=True):
-            layer = cast(SAGELayer, module)
-            # The gate does not apply to the bias, which a gene without neighbours has, too.
-            weight = gate * layer.neighbours.weight
-            received = functional.linear(mean_product(edges, x), weight, layer.neighbours.bias)
-            x = torch.relu(received + layer.own(x.index_select(0, own)))
-        return x
-
-
-class GatedModel:
-    """The score of one genotype as a function of gates, in double precision and the screen's unit.
-
-    A relation's gate multiplies the messages over it in every layer, in the wild type and in the
-    mutant: at 1 the score is the model's, at 0 that on a cell in which the relation has no edges.
-    With metabolism there is one more gate, of messages from reactions to genes. A gene's gate
-    multiplies its first vector: DANGO's embedding, or the output of HeteroCell's encoder.
-    """
-
-    def __init__(
-        self,
-        model: Dango | HeteroCell,
-        cell: Cell,
-        genes: Sequence[int],
-        standard: Standard | None = None,
-    ) -> None:
-        self._model = copy.deepcopy(model).double().eval().requires_grad_(False)
-        self._cell, self._standard = cell, standard or Standard()
-        self._genotypes = Genotypes.of([sorted(genes)]).check(cell.n_genes)
-        self.relations: tuple[str, ...] = model.relations
-        if isinstance(self._model, Dango):
-            deleted = self._genotypes.genes.numpy()
-            self._near = [
-                Neighbourhood(cell.relation(name), deleted, len(cast(SAGE, sage).layers))
-                for name, sage in zip(self._model.relations, self._model.sage, strict=True)
-            ]
-            return
-        self._deleted = self._model.prepare(cell, self._genotypes)
-        if self._model.local_head is not None:
-            self._model.local_head.largest = None
-        if self._model.reactions is not None:
-            self.relations = (*self.relations, METABOLISM)
-
-    def contributions(self, most: int = MOST) -> tuple[Contributions, Contributions]:
-        """Return the contributions of the relations, and those of all genes."""
-        relations = torch.ones(len(self.relations), dtype=torch.float64)
-        genes = torch.ones(self._cell.n_genes, dtype=torch.float64)
-        return (
-            integrated_gradients(lambda gates: self.score(gates, genes), len(relations), most),
-            integrated_gradients(lambda gates: self.score(relations, gates), len(genes), most),
-        )
-
-    def score(self, relations: torch.Tensor, genes: torch.Tensor) -> torch.Tensor:
-        model, cell = self._model, self._cell
-        if isinstance(model, Dango):
-            embedding = model.first_vectors(cell) * genes.unsqueeze(1)
-            vectors = [
-                near.vectors(cast(SAGE, sage), embedding, gate)
-                for near, sage, gate in zip(self._near, model.sage, relations.unbind(), strict=True)
-            ]
-            deleted, _ = model.meta_embedding(torch.stack(vectors))
-            everyone = torch.ones(1, len(deleted), dtype=torch.bool)
-            return self._standard.undo(model.hyper_sagnn.sets(deleted.unsqueeze(0), everyone)[0][0])
-        state = {GENE: model.encoder(cell) * genes.unsqueeze(1)}
-        if model.reactions is not None and model.metabolites is not None:
-            state |= {REACTION: model.reactions, METABOLITE: model.metabolites}
-        hops = [_gated(hop, relations, len(model.relations)) for hop in model.hops(cell)]
-        encoded = EncodedCell(hops, model.propagation.wild_type(hops, state))
-        return self._standard.undo(model.score(cell, encoded, self._deleted).score[0])
-
-
-def _gated(hop: Hop, gates: torch.Tensor, n_relations: int) -> Hop:
-    if hop.target != GENE:
-        return hop
-    over_relations = hop.aggregates[0].source == GENE
-    own = iter((gates[:n_relations] if over_relations else gates[n_relations:]).unbind())
-
-    def gated(message: Message) -> Message:
-        mine = tuple(next(own) for _ in message.aggregates)
-
-        def function(vectors: torch.Tensor, *others: Any) -> torch.Tensor:
-            *received, rows = others
-            passed = (a * gate for a, gate in zip(received, mine, strict=True))
-            return message.function(vectors, *passed, rows)
-
-        return Message(message.aggregates, function, mine)
-
-    return replace(hop, messages=tuple(map(gated, hop.messages)))
+    return (
+        integrated_gradients(score_of_relations, len(relations), most),
+        integrated_gradients(score_of_genes, n_genes, most),
+    )
 
 
 class Contributions(NamedTuple):

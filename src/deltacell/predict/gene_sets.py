@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby, pairwise
-from math import comb, prod
+from math import comb
 from typing import NamedTuple
 
 import numpy as np
 
-from deltacell.arrays import AnyArray, Bools, Floats, Ints
+from deltacell.arrays import AnyArray, Floats, Ints
+from deltacell.models.scoring import Block
 
 
 class Scored(NamedTuple):
@@ -36,34 +35,6 @@ class Scored(NamedTuple):
         """Return the sets padded in front with -1."""
         pad = ((0, 0), (width - self.sets.shape[1], 0))
         return self._replace(sets=np.pad(self.sets, pad, constant_values=-1))
-
-
-@dataclass(frozen=True, eq=False)
-class Block:
-    """All sets with one gene from each axis.
-
-    If neighbouring axes are the same array, each set of its genes occurs once, in the order of the
-    array. Other axes share no gene.
-    """
-
-    axes: tuple[Ints, ...]
-
-    def __len__(self) -> int:
-        runs = [list(same) for _, same in groupby(self.axes, key=id)]
-        return prod(comb(len(same[0]), len(same)) for same in runs)
-
-    @property
-    def size(self) -> int:
-        return len(self.axes)
-
-    def sets(self, chosen: Bools | None = None) -> Ints:
-        """Return all sets, [len, size], in the order of the axes, or those ``chosen`` by place."""
-        lengths = [len(axis) for axis in self.axes]
-        at = np.stack(np.nonzero(np.ones(lengths) if chosen is None else chosen))
-        for i, (axis, following) in enumerate(pairwise(self.axes)):
-            if axis is following:
-                at = at[:, at[i] < at[i + 1]]
-        return np.stack([axis[rows] for axis, rows in zip(self.axes, at, strict=True)], axis=1)
 
 
 Piece = Block | Ints  # a block, or a list of sets of one size, [m, size]

@@ -17,7 +17,7 @@ import numpy as np
 from deltacell.arrays import Bools, Ints
 from deltacell.cell import Cell, Genes
 from deltacell.errors import GeneNameError, InputError, did_you_mean
-from deltacell.models.baselines.gene_sets import GeneOrder
+from deltacell.models.fitted.gene_sets import GeneOrder
 from deltacell.plain_text import without_invisible
 from deltacell.predict.gene_sets import Combinations, GeneSets, Listed, Pairs, Scored
 from deltacell.predict.given_sets import words_of_line
@@ -26,14 +26,12 @@ from deltacell.predict.status import LINKED, STATUSES, UNTESTED, Linkage, Status
 from deltacell.profile.record import CHECKPOINTS
 from deltacell.store import sha256_of_file
 from deltacell.table import open_text
-from deltacell.train.predictor import WHOLE_BLOCK, LoadedRun, are_alike, labels_of
+from deltacell.train.predictor import LoadedRun, are_alike, labels_of
 from deltacell.train.run_directory import Checkpoints
 
 PAIRS, TRIPLES, WITH, FILE = "pairs", "triples", "with", "file"
 TOP = 1_000  # sets kept at each end by default
 DISTANCE = 200_000  # base pairs; a cross seldom combines deletions that are closer
-SETS_PER_BLOCK = {"dango": 64**3, "hetero_cell": 64}
-"""By model, so that a block, within which nothing is saved, takes a few seconds at most."""
 
 
 @dataclass(frozen=True)
@@ -270,7 +268,8 @@ def _sets(
 ) -> tuple[GeneSets, Ints, str | None]:
     """Return the sets to rank, their genes, and the checksum of the sets of a file."""
     names = runs[0].data.cell.genes
-    per_block = min(SETS_PER_BLOCK.get(run.config.model.name, WHOLE_BLOCK) for run in runs)
+    models = [run.predictor.model for run in runs]
+    per_block = min(model.sets_per_block for model in models)
     if request.file is not None:
         by_size = read_sets(request.file, names)
         text = b"".join(f"{sets.shape}".encode() + sets.tobytes() for sets in by_size)
@@ -284,7 +283,7 @@ def _sets(
         genes = np.arange(len(names), dtype=np.int64)
     size = cast(int, request.size)
     made: GeneSets = Combinations(genes, size, given.tolist(), sets_per_piece=per_block)
-    by_first_gene = per_block == WHOLE_BLOCK and any(run.config.model.fitted for run in runs)
+    by_first_gene = any(m.shares_first_gene and m.sets_per_block == per_block for m in models)
     if request.sets == PAIRS and by_first_gene:
         order = GeneOrder(names).gene
         made = Pairs(order[np.isin(order, genes)], sets_per_piece=per_block)

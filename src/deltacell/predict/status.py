@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from deltacell.arrays import AnyArray, Bools, Doubles, Floats, Ints
 from deltacell.cell import Cell, Genes
-from deltacell.models.baselines.gene_sets import look_up
+from deltacell.models.fitted.gene_sets import look_up
 from deltacell.screen import Screen
 from deltacell.screen.genotypes import matrix_keys, sorted_matrix
 

@@ -148,12 +148,17 @@ class RunRecord:
     epochs: int | None = None
     model: ModelFacts | None = None  # of a network
     propagation: dict[str, Any] | None = None
+    model_facts: dict[str, Any] = field(default_factory=dict)  # other facts that a model recorded
     n_parameters: int | None = None
     best: Reached | None = None
     last: Reached | None = None
     error: str | None = None
     target: Target | None = None  # None if targets were not standardised
     limits: str | None = None  # a sentence on what limits this run
+
+    def facts_of_model(self) -> dict[str, Any]:
+        """Return what the model recorded about itself; ``propagation`` has a place of its own."""
+        return {"propagation": self.propagation, **self.model_facts}
 
     def phases(self) -> pl.DataFrame:
         from deltacell.profile.phase_rows import read_phases

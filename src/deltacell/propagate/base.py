@@ -138,7 +138,7 @@ class Batch(NamedTuple):
     hops: Sequence[Hop]
     wild_type: WildType
     deleted: Deleted  # with the plan of the strategy
-    readout: Any  # `deltacell.models.hetero_cell.Pooling`, which works row by row
+    readout: Any  # `deltacell.models.hetero_cell.model.Pooling`, which works row by row
     pool: WildPool
 
 

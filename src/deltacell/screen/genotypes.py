@@ -15,10 +15,14 @@ from deltacell.errors import InputError
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Genotypes:
-    """Sets of deleted genes: genotype ``b`` deletes ``genes[offsets[b] : offsets[b + 1]]``."""
+    """Sets of deleted genes: genotype ``b`` deletes ``genes[offsets[b] : offsets[b + 1]]``.
+
+    ``condition`` numbers the condition of each, if they differ; no predictor reads it yet.
+    """
 
     genes: torch.Tensor  # indices, int64 [total]
     offsets: torch.Tensor  # int64 [batch + 1]
+    condition: torch.Tensor | None = None  # int64 [batch]
 
     @classmethod
     def of(cls, sets: Iterable[Sequence[int]]) -> Genotypes:
@@ -30,7 +34,11 @@ class Genotypes:
     @classmethod
     def concat(cls, parts: Sequence[Genotypes]) -> Genotypes:
         sizes = torch.cat([torch.zeros(1, dtype=torch.int64), *(part.sizes for part in parts)])
-        return cls(torch.cat([part.genes for part in parts]), sizes.cumsum(0))
+        genes = torch.cat([part.genes for part in parts])
+        conditions = [part.condition for part in parts if part.condition is not None]
+        if len(conditions) not in (0, len(parts)):
+            raise InputError("only some of the genotypes have conditions", code="bad-genotypes")
+        return cls(genes, sizes.cumsum(0), torch.cat(conditions) if conditions else None)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -58,14 +66,19 @@ class Genotypes:
         starts, sizes = offsets[host_rows], offsets.diff()[host_rows]
         at = torch.from_numpy(ragged_positions(starts.numpy(), sizes.numpy()))
         new_offsets, device = torch.from_numpy(offsets_of(sizes.numpy())), self.genes.device
-        return Genotypes(self.genes[at.to(device)], new_offsets.to(device))
+        condition = None if self.condition is None else self.condition[rows.to(device)]
+        return Genotypes(self.genes[at.to(device)], new_offsets.to(device), condition)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Genotypes:
-        both = (self.genes, self.offsets)
-        return Genotypes(*(t.to(device, non_blocking=non_blocking) for t in both))
+        def moved(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.to(device, non_blocking=non_blocking)
+
+        condition = None if self.condition is None else moved(self.condition)
+        return Genotypes(moved(self.genes), moved(self.offsets), condition)
 
     def pin_memory(self) -> Genotypes:
-        return Genotypes(self.genes.pin_memory(), self.offsets.pin_memory())
+        condition = None if self.condition is None else self.condition.pin_memory()
+        return Genotypes(self.genes.pin_memory(), self.offsets.pin_memory(), condition)
 
     def check(self, n_genes: int) -> Genotypes:
         """Return self, or raise if a genotype is empty, repeats a gene or has an invalid index."""

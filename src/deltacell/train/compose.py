@@ -25,17 +25,16 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from deltacell import store
-from deltacell.cell import Cell
+from deltacell.cell.readers.networks import CHANNELS
 from deltacell.errors import InputError, did_you_mean
-from deltacell.screen import Screen
+from deltacell.models import registry
+from deltacell.models.config import MOST_GENOTYPES, ModelConfig
 from deltacell.train.config import (
-    ANY_KEYS,
     GROUPS,
-    LOSSES,
-    MODELS,
     Config,
-    NoLossConfig,
+    all_keys,
     check,
+    keys_for,
     unknown_name,
 )
 from deltacell.train.data import sources
@@ -52,12 +51,12 @@ def compose(overrides: Sequence[str] = (), *, folder: Where = None) -> Config:
     with _readable():
         parsed = [parse_override(text) for text in overrides]
         names = tuple(str(one.input_line) for one in parsed if one.key_or_group in GROUPS)
+        _check_models(parsed, folder)
         # Files in a user's folder may change between two calls, so they are not cached.
         composed = _compose_groups(names, folder) if folder else deepcopy(_shipped(names))
         for one in parsed:
             if one.key_or_group not in GROUPS:
-                # Mappings accept new names.
-                add = f"{one.key_or_group}.".startswith(_MAPPINGS)
+                add = _is_in_mapping(one.key_or_group)
                 OmegaConf.update(composed, one.key_or_group, one.value(), force_add=add)
         OmegaConf.resolve(composed)
         return _checked(composed)
@@ -67,8 +66,13 @@ def to_yaml(config: Config) -> str:
     return OmegaConf.to_yaml(OmegaConf.structured(config))
 
 
+def saved_yaml(config: Config) -> str:
+    """Return the config as a run keeps it, with the format that says what its keys mean."""
+    return f"{to_yaml(config)}{_FORMAT}: {_FORMAT_NOW}\n"
+
+
 def from_yaml(text: str, *, where: Where = None) -> Config:
-    """Return the config from the text of `to_yaml`; an unknown key is an error."""
+    """Return the config from the text of `saved_yaml`; an unknown key is an error."""
     with _readable(where):
         return deepcopy(_from_yaml(text))
 
@@ -85,13 +89,34 @@ def _from_yaml(text: str) -> Config:
     given = OmegaConf.create(text)
     if not isinstance(given, DictConfig):
         raise ValueError("expected keys with values")
-    kinds: dict[str, Any] = {}
-    for group, known in (("model", MODELS), ("loss", LOSSES)):
-        name = OmegaConf.select(given, f"{group}.name")
-        if name not in known:
-            raise unknown_name(group, name, list(known))
-        kinds[group] = known[name]()
-    return _checked(OmegaConf.merge(OmegaConf.structured(Config(**kinds)), given))
+    model = _saved_model(OmegaConf.select(given, "model.name"))
+    loss = registry.loss_class(OmegaConf.select(given, "loss.name"))()
+    _upgrade(given, model)
+    return _checked(OmegaConf.merge(OmegaConf.structured(Config(model=model, loss=loss)), given))
+
+
+def _saved_model(name: Any) -> ModelConfig:
+    if name in registry.names():
+        return registry.config_class(name)()
+    if not isinstance(name, str):
+        raise registry.unknown_model(name)
+    what = f"the model '{name}' is not installed: no package has the entry point '{name}' of the "
+    fix = f"Install the package that defines it. Installed: {', '.join(registry.names())}."
+    raise InputError(f"{what}group {registry.GROUP}", code="model-not-installed", fix=fix)
+
+
+_FORMAT = "format"
+_FORMAT_NOW = 2
+
+
+def _upgrade(saved: DictConfig, model: ModelConfig) -> None:
+    """Change a config that an earlier version saved so that it means the same now."""
+    version = saved.pop(_FORMAT, 1)
+    if version not in (1, _FORMAT_NOW):
+        what = f"a config of format {version}; this version reads formats 1 and {_FORMAT_NOW}"
+        raise InputError(what, code="newer-config", fix="Use a newer version of deltacell.")
+    settings = OmegaConf.to_container(saved.model)
+    saved.model = model.upgraded(cast(dict[str, Any], settings), version)
 
 
 def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
@@ -109,7 +134,20 @@ def _checked(composed: Any) -> Config:
 
 
 _LOCK = threading.RLock()
-_MAPPINGS = tuple(f"{key}." for key, kind in ANY_KEYS.items() if kind.startswith("dict"))
+
+
+def _is_in_mapping(key: str) -> bool:
+    """Return whether a key belongs to a mapping, which accepts new names."""
+    mappings = (known for known, kind in keys_for(key).items() if kind.startswith("dict"))
+    return any(f"{key}.".startswith(f"{mapping}.") for mapping in mappings)
+
+
+def _check_models(overrides: Sequence[Override], folder: Where) -> None:
+    """Raise for a chosen model that cannot be imported, for which Hydra has no file either."""
+    for override in overrides:
+        name = str(override.value())
+        if override.key_or_group == "model" and folder is None and name in registry.names():
+            registry.config_class(name)
 
 
 def _compose_groups(names: tuple[str, ...], folder: Where = None) -> DictConfig:
@@ -139,21 +177,27 @@ def _store_schemas(store: ConfigStore) -> None:
     # Otherwise the keys of one model would remain when another is chosen.
     whole.model = whole.loss = "???"
     store.store(group="deltacell", name="config", node=whole)
-    for group, kinds in (("model", MODELS), ("loss", LOSSES)):
-        for name, kind in kinds.items():
-            store.store(group=f"deltacell/{group}", name=name, node=kind)
-    for name in (name for name, model in MODELS.items() if model.fitted):
-        store.store(group="loss", name=f"of_{name}", node=NoLossConfig)
+    for name in registry.LOSSES:
+        store.store(group="loss", name=name, node=registry.loss_class(name))
+    for name, model in registry.importable():
+        store.store(group="model", name=name, node=model)
+        store.store(group="loss", name=f"of_{name}", node=registry.loss_class(model.default_loss))
     OmegaConf.register_new_resolver("deltacell.string_channels", _string_channels, replace=True)
 
 
 def _string_channels(_root_: DictConfig) -> list[str]:
     """Return the STRING channels among ``data.relations``, or all six if that is null."""
-    from deltacell.models import STRING_RELATIONS
-
+    channels = [f"string_{channel}" for channel in CHANNELS]
     # Hydra also resolves parts of the config that lack the key.
     named = OmegaConf.select(_root_, "data.relations")
-    return [n for n in (STRING_RELATIONS if named is None else named) if n in STRING_RELATIONS]
+    return [name for name in (channels if named is None else named) if name in channels]
+
+
+def refresh() -> None:
+    """Look again for models that other packages have installed, as a new process does."""
+    registry.refresh()
+    for cached in (all_keys, _store_schemas, _shipped, _from_yaml):
+        cached.cache_clear()
 
 
 def parse_override(text: str) -> Override:
@@ -173,8 +217,8 @@ def parse_override(text: str) -> Override:
         what = f"'{text}' is not of the form KEY=VALUE, with one value and without spaces"
         fix = "Quote special characters for the shell and for Hydra: \"KEY='VALUE'\"."
         raise InputError(what, code="unreadable-override", fix=fix) from error
-    known = any(f"{key}.".startswith(f"{name}.") for key in (*ANY_KEYS, *GROUPS))
-    known |= f"{name}.".startswith(_MAPPINGS)
+    known = any(f"{key}.".startswith(f"{name}.") for key in (*keys_for(name), *GROUPS))
+    known |= _is_in_mapping(name)
     if not known or name in ("model.name", "loss.name"):
         raise _unknown_key(name)
     return override
@@ -209,18 +253,18 @@ def _config_error(error: BaseException, where: Where) -> InputError:
     if isinstance(cause, ConfigAttributeError | ConfigKeyError):
         return _unknown_key(name, where)
     first_line = (str(cause or error).strip() or type(error).__name__).splitlines()[0]
-    code = "wrong-type" if name in ANY_KEYS else "invalid-config"
+    code = "wrong-type" if name in all_keys() else "invalid-config"
     return InputError(f"{name}: {first_line}", code=code, where=where, key=name)
 
 
 def _unknown_key(name: str, where: Where = None) -> InputError:
     what = f"unknown key '{name}'"
-    if name in ANY_KEYS:
+    if name in all_keys():
         part = name.partition(".")[0]
         what += f" for this {part}; choose another {part} with {part}=NAME"
     else:
         # ``epochs`` stands for trainer.epochs rather than for a key of one model.
-        keys = sorted(ANY_KEYS, key=lambda key: key.startswith(("model.", "loss.")))
+        keys = sorted(all_keys(), key=lambda key: key.startswith(("model.", "loss.")))
         last = name.rpartition(".")[2]
         same = [f" (did you mean '{key}'?)" for key in keys if key.rpartition(".")[2] == last]
         what += same[0] if same else did_you_mean(name, [*keys, *GROUPS])
@@ -229,33 +273,6 @@ def _unknown_key(name: str, where: Where = None) -> InputError:
 
 MODEL = "pair_trees"
 """The best predictor on every split of Costanzo 2010, see docs/results.md."""
-
-LARGEST = 1_000_000
-"""Maximum number of genotypes to train on, to limit the memory."""
-
-# Chosen among 7, 15 and 63 leaves by validation on samples of Costanzo 2010: 7 were best for 3,000
-# pairs (Pearson 0.101, and 0.074 with 63) and 15 for 12,000 pairs (0.251, and 0.243 with 63).
-_ROWS_PER_LEAF, _LEAVES = 800, (7, 63)
-_BATCHES, _BATCH = 100, (32, 4096)
-
-
-def suited(cell: Cell, screen: Screen, model: str = MODEL) -> dict[str, Any]:
-    """Return model settings for the relations of a cell and the size of a screen."""
-    n = min(len(screen), LARGEST)
-    if model == "pair_trees":
-        return {"model.leaves": int(np.clip(n // _ROWS_PER_LEAF, *_LEAVES))}
-    settings: dict[str, Any] = {}
-    if not MODELS[model].fitted:
-        settings["data.batch_size"] = 2 ** int(np.log2(np.clip(n // _BATCHES, *_BATCH)))
-    if model == "dango":
-        from deltacell.models import STRING_LAMBDAS
-
-        there = [name for name in STRING_LAMBDAS if name in cell.relations]
-        if not there:
-            there = list(cell.relations)
-            settings["model.lambdas"] = dict.fromkeys(there, 1.0)
-        settings["model.relations"] = there
-    return settings
 
 
 def suited_config(overrides: Sequence[str], folder: Where = None) -> tuple[Config, dict[str, Any]]:
@@ -278,8 +295,8 @@ def suited_config(overrides: Sequence[str], folder: Where = None) -> tuple[Confi
         chosen["data.where"] = {"phenotype": ["interaction"]}
     if len(np.unique(screen.keys)) < len(screen):
         chosen["data.merge"] = "mean"
-    if len(screen) > LARGEST:
-        chosen["data.subset"] = LARGEST
-    chosen |= suited(cell, screen)
+    if len(screen) > MOST_GENOTYPES:
+        chosen["data.subset"] = MOST_GENOTYPES
+    chosen |= config.model.settings_for(cell, screen)
     chosen = {key: value for key, value in chosen.items() if key not in given}
-    return with_settings(config, chosen), {"model": MODEL, **chosen}
+    return with_settings(config, chosen), {"model": config.model.name, **chosen}

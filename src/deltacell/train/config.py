@@ -3,41 +3,32 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
-from importlib import import_module
+from functools import cache
 from importlib.resources import files
 from operator import attrgetter
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
-from omegaconf import MISSING as NO_VALUE
 
 from deltacell.errors import InputError, did_you_mean
+from deltacell.models import registry
+from deltacell.models.config import (
+    AtLeast0,
+    AtLeast1,
+    LossConfig,
+    ModelConfig,
+    Positive,
+    Share,
+    Weight,
+    one_of,
+)
 
 GROUPS = ("experiment", "model", "loss", "schedule", "ablation")
 """Config groups, chosen by file name, such as ``experiment=demo``."""
 
-# OmegaConf checks types, but supports neither literals nor ranges, which `check` checks.
-_MOST = sys.float_info.max
-AtLeast0 = Annotated[int, Meta(ge=0)]
-AtLeast1 = Annotated[int, Meta(ge=1)]
-AtLeast2 = Annotated[int, Meta(ge=2)]
-Weight = Annotated[float, Meta(ge=0, le=_MOST)]
-Positive = Annotated[float, Meta(gt=0, le=_MOST)]
-Share = Annotated[float, Meta(gt=0, lt=1)]
-BelowOne = Annotated[float, Meta(ge=0, lt=1)]
-ToOne = Annotated[float, Meta(gt=0, le=1)]
-
-
-def one_of(names: str) -> Meta:
-    return Meta(pattern=f"^({names.replace(' ', '|')})$")
-
-
 PROPAGATIONS = one_of("shared delta late auto subgraph edge_mask device_mask")
-LOSS_SCHEDULES = one_of("pre_then_post linear_until_uniform linear_until_flipped additive")
 
 
 @dataclass
@@ -76,197 +67,6 @@ class SplitConfig:
     studies: list[str] = field(default_factory=list)
     file: str | None = None
     path: str | None = None
-
-
-MODELS: dict[str, type[ModelConfig]] = {}
-"""The config class of every predictor; each also has a file in ``conf/model``."""
-
-LOSSES: dict[str, type[LossConfig]] = {}
-"""The config class of every loss."""
-
-LARGEST_RELATION = "largest"
-"""What ``model.relations=[largest]`` contains; a relation of that name comes first."""
-
-BASELINES, PAIRS = "deltacell.models.baselines", "deltacell.models.pairs"
-NETWORKS = "deltacell.models"
-
-
-def _register(kinds: dict[str, Any], name: str, owner: Any) -> None:
-    if name:
-        owner.__annotations__["name"], owner.name = "str", name
-        kinds[name] = owner
-
-
-@dataclass
-class ModelConfig:
-    """A predictor; the class in `module` has the name of its config without the suffix."""
-
-    module: ClassVar[str]
-    fitted: ClassVar[bool]  # in one call, without the training loop
-    name: str = NO_VALUE
-
-    def __init_subclass__(cls, name: str = "", module: str = "", fitted: bool = True) -> None:
-        cls.module, cls.fitted = module, fitted
-        _register(MODELS, name, cls)
-
-    @classmethod
-    def built(cls) -> Any:
-        """Import the class of the predictor, and with it PyTorch."""
-        return getattr(import_module(cls.module), cls.__name__.removesuffix("Config"))
-
-
-@dataclass
-class LossConfig:
-    """The base of all losses."""
-
-    name: str = NO_VALUE
-
-    def __init_subclass__(cls, name: str) -> None:
-        _register(LOSSES, name, cls)
-
-
-@dataclass
-class AdditiveConfig(ModelConfig, name="additive", module=BASELINES):
-    """`deltacell.models.baselines.Additive`."""
-
-    penalty: Positive = 3.0
-
-
-@dataclass
-class BoostedTreesConfig(ModelConfig, name="boosted_trees", module=BASELINES):
-    """`deltacell.models.baselines.BoostedTrees`."""
-
-    rounds: AtLeast1 = 300
-    leaves: AtLeast2 = 63
-    learning_rate: ToOne = 0.1
-    dimensions: AtLeast1 = 8
-    feature_dimensions: AtLeast1 = 16
-    penalty: Positive = 3.0
-    folds: AtLeast2 = 5
-    forget: BelowOne = 0.1
-    features: list[str] | None = None
-
-
-@dataclass
-class DangoConfig(ModelConfig, name="dango", module=NETWORKS, fitted=False):
-    """`deltacell.models.Dango`."""
-
-    relations: list[str] | None = None
-    hidden: AtLeast1 = 64
-    layers: AtLeast1 = 2
-    features: list[str] | None = None
-    lambdas: dict[str, float] = field(default_factory=dict)
-    heads: AtLeast1 = 4
-
-
-@dataclass
-class EnsembleConfig(ModelConfig, name="ensemble", module="deltacell.train.predictor"):
-    """`deltacell.train.predictor.Ensemble`; the data and the split are those of its runs."""
-
-    runs: list[str] = field(default_factory=list)
-
-
-@dataclass
-class GlobalMeanConfig(ModelConfig, name="global_mean", module=BASELINES):
-    """`deltacell.models.baselines.GlobalMean`."""
-
-
-@dataclass
-class HeteroCellConfig(ModelConfig, name="hetero_cell", module=NETWORKS, fitted=False):
-    """`deltacell.models.HeteroCell`."""
-
-    relations: list[str] | None = None
-    hidden: AtLeast1 = 64
-    layers: AtLeast1 = 3
-    features: list[str] | None = None
-    gin_layers: AtLeast1 = 2
-    combine: Annotated[str, one_of("sum mean attention pairwise")] = "sum"
-    output: Annotated[str, one_of("mean gate global")] = "mean"
-    residual: bool = False
-    metabolism: bool = False
-    local_heads: AtLeast1 = 8
-    local_layers: AtLeast1 = 2
-    aggregation: Annotated[str, one_of("sum mean")] = "sum"
-    z_norm: Annotated[str, one_of("scale norm none")] = "norm"
-    dropout: BelowOne = 0.0
-    mutant_layers: AtLeast1 | None = None
-    epistasis: bool = False
-    mutants: Annotated[str, one_of("true matched none")] = "true"
-
-
-@dataclass
-class PairCellConfig(ModelConfig, name="pair_cell", module=PAIRS, fitted=False):
-    """`deltacell.models.pairs.PairCell`."""
-
-    features: list[str] | None = None
-    hidden: AtLeast1 = 64
-    heads: AtLeast1 = 8
-    nearest: AtLeast1 = 48
-    nearest_both: AtLeast1 = 12
-    drop_genes: BelowOne = 0.2
-    dropout: BelowOne = 0.1
-    penalty: Positive = 3.0
-    folds: AtLeast2 = 5
-
-
-@dataclass
-class PairTreesConfig(ModelConfig, name="pair_trees", module=PAIRS):
-    """`deltacell.models.pairs.PairTrees`."""
-
-    rounds: AtLeast1 = 400
-    patience: AtLeast1 = 40
-    leaves: AtLeast2 = 63
-    learning_rate: ToOne = 0.05
-    column_share: ToOne = 0.3
-    row_share: ToOne = 0.6
-    penalty: Positive = 3.0
-    folds: AtLeast2 = 5
-    gene_folds: AtLeast2 = 5
-    gene_rounds: AtLeast0 = 1
-    zeros: Weight = 1.0
-    features: list[str] | None = None
-
-
-@dataclass
-class QueryPairMeanConfig(ModelConfig, name="query_pair_mean", module=BASELINES):
-    """`deltacell.models.baselines.QueryPairMean`."""
-
-    shrinkage: Positive = 3.0
-    penalty: Positive = 3.0
-
-
-@dataclass
-class DangoLossConfig(LossConfig, name="dango"):
-    """`deltacell.models.DangoLoss`: the interaction and the reconstruction, weighted by alpha."""
-
-    schedule: Annotated[str, LOSS_SCHEDULES] = "linear_until_uniform"
-    turn: AtLeast1 = 10
-    factor: Weight = 0.001
-
-
-@dataclass
-class LogCoshConfig(LossConfig, name="log_cosh"):
-    """`deltacell.models.LogCosh`."""
-
-
-@dataclass
-class NoLossConfig(LossConfig, name="none"):
-    """No loss: the predictor is fitted in one call and has an objective of its own."""
-
-
-@dataclass
-class PointDistributionContrastConfig(LossConfig, name="point_distribution_contrast"):
-    """`deltacell.models.PointDistributionContrast`; the width is the model's."""
-
-    lambda_mse: Weight = 1.0
-    lambda_w: Weight = 0.1
-    lambda_c: Weight = 0.0
-    buffer: AtLeast0 = 256
-    warmup: AtLeast1 = 100
-    stable: AtLeast1 = 500
-    temperature: Positive = 1.0
-    final_temperature: Positive = 0.1
-    gather_interval: AtLeast0 = 1
 
 
 @dataclass
@@ -349,8 +149,8 @@ class Config:
     max_bytes: AtLeast1 | None = None
     data: DataConfig = field(default_factory=DataConfig)
     split: SplitConfig = field(default_factory=SplitConfig)
-    model: ModelConfig = field(default_factory=DangoConfig)
-    loss: LossConfig = field(default_factory=DangoLossConfig)
+    model: ModelConfig = field(default_factory=lambda: registry.built_in("dango")())
+    loss: LossConfig = field(default_factory=lambda: registry.loss_class("dango")())
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
@@ -363,13 +163,13 @@ class Config:
 
 
 def choices(group: str) -> list[str]:
-    """Return the names in a group, without ``of_MODEL``, the default losses of models."""
+    """Return the names in a group; those of models need not be imported."""
+    if group == "model":
+        return registry.names()
+    if group == "loss":
+        return sorted(registry.LOSSES)
     names = (file.name for file in files("deltacell.conf").joinpath(group).iterdir())
-    return sorted(name.removesuffix(".yaml") for name in names if not name.startswith("of_"))
-
-
-def options_of(config: ModelConfig | LossConfig) -> dict[str, Any]:
-    return {name: value for name, value in asdict(config).items() if name != "name"}
+    return sorted(name.removesuffix(".yaml") for name in names)
 
 
 def keys_of(owner: type, prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -382,12 +182,27 @@ def keys_of(owner: type, prefix: str = "") -> Iterator[tuple[str, str]]:
             yield f"{prefix}{one.name}", str(one.type)
 
 
-ANY_KEYS: Mapping[str, str] = {
-    **dict(keys_of(Config)),
-    **{key: kind for model in MODELS.values() for key, kind in keys_of(model, "model.")},
-    **{key: kind for loss in LOSSES.values() for key, kind in keys_of(loss, "loss.")},
-}
-"""All keys that a config may have, depending on its model and loss, with their types."""
+@cache
+def base_keys() -> Mapping[str, str]:
+    """Return the keys that no model decides on, with their types; no model is imported."""
+    keys = {key: kind for key, kind in keys_of(Config) if not key.startswith("model.")}
+    for name in registry.LOSSES:
+        keys |= keys_of(registry.loss_class(name), "loss.")
+    return {**keys, "model.name": "str"}
+
+
+@cache
+def all_keys() -> Mapping[str, str]:
+    """Return all keys that a config may have, depending on its model and loss, with their types."""
+    keys = dict(base_keys())
+    for _, model in registry.importable():
+        keys |= keys_of(model, "model.")
+    return keys
+
+
+def keys_for(word: str) -> Mapping[str, str]:
+    """Return the keys that a word such as ``model.hidden`` may be or begin."""
+    return all_keys() if word.startswith("model.") else base_keys()
 
 
 def unknown_name(key: str, name: Any, names: Sequence[str]) -> InputError:
@@ -416,9 +231,8 @@ def check(config: Config) -> None:
 def _conflicts(config: Config) -> Iterator[tuple[Any, ...]]:
     data, model, loss, name = config.data, config.model, config.loss, config.name
     sources = [source for source in (data.folder, data.cell, data.synthetic) if source]
-    # An ensemble uses the data of its runs.
     yield (
-        not sources and model.name != "ensemble",
+        not sources and model.needs_data,
         "no data: choose an experiment such as experiment=demo, or set data.folder to the output "
         "of: deltacell data import SOURCES --out FOLDER",
         "no-data",
@@ -444,8 +258,8 @@ def _conflicts(config: Config) -> Iterator[tuple[Any, ...]]:
     yield kind and traced, f"profiler.with_stack and profiler.kind={kind} both hook into Python"
     several = config.ranks > 1 or config.mode != "train"
     one_call = f"the model {model.name} is fitted in one call, by one process in mode=train"
-    yield model.fitted and several, one_call
-    # A predictor that is fitted in one call has no loss; only DANGO reconstructs networks.
-    other = loss.name == "dango" and model.name != "dango"
-    wrong = other or model.fitted != (loss.name == "none")
-    yield wrong, f"loss={loss.name} does not fit model={model.name}; omit one of the two"
+    yield model.trained_by == "fit" and several, one_call
+    yield (
+        not loss.fits(model),
+        f"loss={loss.name} does not fit model={model.name}; omit one of the two",
+    )

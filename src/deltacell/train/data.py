@@ -15,8 +15,9 @@ import torch
 from deltacell.arrays import Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError, StoreError
-from deltacell.models.baselines.gene_sets import GeneSets
-from deltacell.models.pairs import Zeros
+from deltacell.models.fitted.gene_sets import GeneSets
+from deltacell.models.fitted.predictor import Zeros
+from deltacell.models.interface import LabelledSets, TargetScale
 from deltacell.profile.record import CellFacts, Samples, ScreenFacts
 from deltacell.screen import Genotypes, Grid, Screen, Split
 from deltacell.screen.import_folder import open_screen, read_parts
@@ -29,27 +30,6 @@ _NAMED_AT_MOST = 3
 _PARTS = ("train", "validation", "test")
 
 
-@dataclass(frozen=True)
-class Standard:
-    """Standardises targets with the mean and standard deviation of the training part."""
-
-    mean: float = 0.0
-    std: float = 1.0
-
-    @classmethod
-    def of(cls, targets: npt.NDArray[np.floating]) -> Standard:
-        mean = float(np.mean(targets, dtype=np.float64))
-        std = float(np.std(targets, dtype=np.float64))
-        if not np.isfinite(mean) or not std > 0:
-            what = f"targets with mean {mean:g} and deviation {std:g} cannot be standardised"
-            fix = "Check the scores of the screen, or set data.standardise=false."
-            raise InputError(what, code="constant-targets", fix=fix)
-        return cls(mean, std)
-
-    def undo(self, scores: torch.Tensor) -> torch.Tensor:
-        return scores * self.std + self.mean
-
-
 @dataclass(frozen=True, eq=False)
 class TrainingData:
     """A cell and a screen, with the rows of each part of the split."""
@@ -57,7 +37,7 @@ class TrainingData:
     cell: Cell
     screen: Screen
     split: Split
-    standard: Standard
+    standard: TargetScale
     repeats: Screen | None = None  # before repeated genotypes were merged, if they were
     whole: Screen | None = None  # before any genotype was dropped or merged
     grid: Grid | None = None  # the pairs that were tested according to a list of hits
@@ -86,6 +66,11 @@ class TrainingData:
         """Return the genotypes of some rows with their scores in the screen's unit."""
         score = self.screen.column("score")[rows].astype(np.float64)
         return self.screen.genotypes.take(torch.from_numpy(np.array(rows))), score
+
+    def labelled(self, rows: Ints) -> LabelledSets:
+        """Return the genotypes of some rows with their standardised scores."""
+        genotypes, _ = self.part(rows)
+        return LabelledSets(genotypes, torch.from_numpy(self.targets[rows]))
 
     def facts(self) -> dict[str, Any]:
         cell, screen, split = self.cell, self.screen, self.split
@@ -161,7 +146,7 @@ def load_data(config: Config, split: Split | str | os.PathLike[str] | None = Non
             fix = "Change split.validation, split.test, split.held_out or split.studies."
             raise InputError(what, code="empty-part", fix=fix)
     scores = screen.column("score")[split.train]
-    standard = Standard.of(scores) if asked.standardise else Standard()
+    standard = TargetScale.of(scores) if asked.standardise else TargetScale()
     grid = Grid.of(screen, whole=whole) if asked.grid else None
     return TrainingData(cell, screen, split, standard, repeats, whole, grid, asked, left_out)
 

@@ -12,7 +12,7 @@ import scipy.stats
 from deltacell.arrays import Doubles, Ints
 from deltacell.cell import Cell, Relation
 from deltacell.cell.annotation import Feature
-from deltacell.models.baselines.gene_sets import GeneSets
+from deltacell.models.fitted.gene_sets import GeneSets
 
 LEAST_CORRELATION = 0.95  # no measurement is reproduced that well by another one
 FEWEST_ROWS = 20

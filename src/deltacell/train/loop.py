@@ -18,20 +18,19 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from deltacell.errors import DeltacellError, InputError, need
-from deltacell.models import HeteroCell
 from deltacell.models.base import parameter_groups
 from deltacell.profile.capture import Capture, HostProfiler, Profiler, Window, check_window
 from deltacell.profile.phases import NoTimer, PhaseTimer
 from deltacell.profile.record import CHECKPOINTS, FIGURES, PHASES, TENSORBOARD, TRACES, RunRecord
 from deltacell.report.figures import drawn, plot_learning, plot_scores
 from deltacell.report.progress import TrainingBar
-from deltacell.screen import Batch, Genotypes, Loader
-from deltacell.train.config import Config, HeteroCellConfig, LoggersConfig
+from deltacell.screen import Batch, Loader
+from deltacell.train.config import Config, LoggersConfig
 from deltacell.train.data import TrainingData
-from deltacell.train.predictor import WIDE, build_model
+from deltacell.train.predictor import build_model
 from deltacell.train.processes import SAVE, StopSignals, highest, sum_gradients
 from deltacell.train.run_directory import MEANING, Checkpoints, RunDirectory, meaning
-from deltacell.train.task import Position, Prepared, Task, Validation, build_loss
+from deltacell.train.task import Position, Prepared, Task, Validation
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -61,9 +60,11 @@ class Loop:
         self.fabric, self.config, self.data, self.path = fabric, config, data, path
         # All ranks start with the same weights and draw the same dropout, which is per gene.
         torch.manual_seed(config.seed)
-        model = build_model(config, data, None if before is None else before.propagation)
-        self.task = Task(model, build_loss(config), data.cell, data.standard)
-        loaders = build_loaders(config, data, fabric.global_rank, fabric.world_size)
+        model = build_model(config, data, None if before is None else before.facts_of_model())
+        loss = config.loss.build(config.model, config.trainer.epochs)
+        self.task = Task(model, loss, data.cell, data.standard)
+        per_call = model.sets_per_call or config.data.batch_size
+        loaders = build_loaders(config, data, per_call, fabric.global_rank, fabric.world_size)
         self.training, self.validation = loaders
         self.timer = self.task.timer = PhaseTimer() if config.profiler.phases else NoTimer()
         asked = config.optimizer
@@ -112,10 +113,7 @@ class Loop:
                 need(name, f"loggers.{name}=true", name)
         self.profilers = self._make_profilers(is_new=before is None)
         if config.trainer.compile:
-            model.compile_row_wise()  # type: ignore[operator]
-        if isinstance(model, HeteroCell):
-            # `auto` chooses a propagation now, for the record.
-            model.prepare(data.cell, Genotypes.of([]))
+            model.compile_parts()
 
     def run(self) -> int:
         """Train to the end; return the number of the signal that stopped it, or 0."""
@@ -466,9 +464,11 @@ _MODES: dict[str, tuple[Callable[..., Values | None], Callable[[Loop], None]]] =
 def build_loaders(
     config: Config,
     data: TrainingData,
+    sets_per_call: int,
     rank: int,
     world_size: int,
 ) -> tuple[Loader, Loader | None]:
+    """Return the loaders of training and validation; the latter has batches of `sets_per_call`."""
     asked, rows, some = config.data, data.split.validation, config.trainer.validation_samples
     options: dict[str, Any] = {"rank": rank, "world_size": world_size, "targets": data.targets}
     options |= {"screen": data.screen, "seed": config.seed}
@@ -483,8 +483,7 @@ def build_loaders(
         return training, None
     if some is not None and some < len(rows):
         rows = np.sort(np.random.default_rng(config.split.seed).permutation(rows)[:some])
-    size = asked.batch_size if isinstance(config.model, HeteroCellConfig) else WIDE
-    return training, Loader(rows=rows, batch_size=size, shuffle=False, **options)
+    return training, Loader(rows=rows, batch_size=sets_per_call, shuffle=False, **options)
 
 
 class Loggers:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from deltacell.train.config import Config, EnsembleConfig
+from deltacell.train.config import Config
 
 PLACES = ("directory", "data.folder", "data.cell", "data.screen", "split.file", "split.path")
 """Keys of locations, whose contents are compared by checksum."""
@@ -102,9 +102,7 @@ def _with_places(config: Config, convert: Callable[[str], str]) -> Config:
     screen = data.screen if data.cell is None else converted(data.screen)
     data = replace(data, folder=converted(data.folder), cell=converted(data.cell), screen=screen)
     split = replace(split, file=converted(split.file), path=converted(split.path))
-    if isinstance(model, EnsembleConfig):
-        model = replace(model, runs=[convert(run) for run in model.runs])
-    return replace(config, data=data, split=split, model=model)
+    return replace(config, data=data, split=split, model=model.with_paths(convert))
 
 
 def _flat(config: Config) -> dict[str, Any]:

@@ -1,85 +1,55 @@
-"""Predictors of scores: the model of a config, a run with its weights, or an ensemble of runs."""
+"""Predictors of scores: that of a config, and that of a run with its weights."""
 
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
 import torch
-from scipy.optimize import nnls
-from scipy.special import expit
-from torch import nn
 
-from deltacell.arrays import Doubles
 from deltacell.cell import Cell
 from deltacell.errors import DeltacellError, InputError
-from deltacell.files import check_no_links
-from deltacell.models import STRING_LAMBDAS, STRING_RELATIONS, Dango, HeteroCell, Prediction
-from deltacell.models.base import Recorded
-from deltacell.models.baselines import FittedPredictor
-from deltacell.models.baselines.baseline import FitData, Parts, State
-from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
-from deltacell.models.pairs import PairCell
+from deltacell.models.fitted.predictor import FittedPredictor
+from deltacell.models.interface import BuildContext, Model, Prediction, Predictor, TargetScale
+from deltacell.models.scoring import Scorer
 from deltacell.profile.record import (
     CHECKPOINTS,
-    FIGURES,
     SPLIT,
-    TENSORBOARD,
-    TRACES,
     ModelFacts,
     RunRecord,
     Status,
     read_run,
 )
-from deltacell.propagate import strategy
-from deltacell.propagate.auto import Auto
 from deltacell.screen import Genotypes
 from deltacell.store import read_manifest
-from deltacell.train.config import (
-    LARGEST_RELATION,
-    Config,
-    DangoConfig,
-    HeteroCellConfig,
-    ModelConfig,
-    options_of,
-)
-from deltacell.train.data import Standard, TrainingData, load_data
+from deltacell.train.config import Config
+from deltacell.train.data import TrainingData, load_data
 from deltacell.train.run_directory import Checkpoints, check_meaning, resumed_config
 from deltacell.train.task import Position
 
-# Batch sizes of predictions: of DANGO, whose cost hardly depends on it, of fitted predictors, and
-# of other networks.
-WIDE, WHOLE_BLOCK, NETWORK = 4096, 131_072, 64
-
-MEMBERS = "members"  # the directory of copied runs in the run of an ensemble
-
 
 @dataclass(frozen=True, eq=False)
-class Predictor:
-    """A trained network or a fitted predictor, with its cell and the scale of its targets."""
+class TrainedPredictor:
+    """A trained predictor with its cell and the scale of its targets."""
 
-    model: nn.Module | FittedPredictor
+    model: Predictor
     cell: Cell
-    standard: Standard
-    at_once: int = NETWORK
+    scale: TargetScale
+    batch_size: int = 64  # of a predictor that has no opinion: that of its training
 
-    def rescaled(self, factor: float, shift: float) -> Predictor:
+    def rescaled(self, factor: float, shift: float) -> TrainedPredictor:
         """Return a predictor of ``factor * score + shift``."""
-        mean, std = factor * self.standard.mean + shift, factor * self.standard.std
-        return replace(self, standard=Standard(mean, std))
+        mean = factor * self.scale.mean + shift
+        return replace(self, scale=TargetScale(mean, factor * self.scale.std))
 
-    @property
-    def batch(self) -> int:
-        if isinstance(self.model, FittedPredictor):
-            return WHOLE_BLOCK
-        return WIDE if isinstance(self.model, Dango) else self.at_once
+    def scorer(self) -> Scorer:
+        """Return exact scores that do not depend on the batch."""
+        return self.model.scorer(self.cell, self.scale)
 
     def __call__(self, genotypes: Genotypes) -> torch.Tensor:
         """Return the expected scores [b] in the screen's unit."""
@@ -91,174 +61,91 @@ class Predictor:
         genotypes: Genotypes,
         progress: Callable[[int, int], None] | None = None,
     ) -> Prediction:
+        """Return the predictions in the screen's unit, without intermediate results."""
+        self.model.check_conditions(genotypes)
         n = len(genotypes)
-        found: list[Any] = []
-        options = {"reconstruct": False} if isinstance(self.model, Dango) else {}
-        for begin in range(0, max(n, 1), self.batch):
+        per_call = self.model.sets_per_call or self.batch_size
+        parts: list[Prediction] = []
+        for begin in range(0, max(n, 1), per_call):
             if progress is not None:
                 progress(begin, n)
-            rows = torch.arange(begin, min(begin + self.batch, n))
-            some = genotypes if len(rows) == n else genotypes.take(rows)
-            found.append(self.model(self.cell, some, **options))
-        score = self.standard.undo(torch.cat([one.score for one in found]))
-        if found[0].hit is None:
-            return Prediction(score)
-        given_hit = self.standard.undo(torch.cat([one.given_hit for one in found]))
-        return Prediction(score, hit=torch.cat([one.hit for one in found]), given_hit=given_hit)
+            rows = torch.arange(begin, min(begin + per_call, n))
+            part = genotypes if len(rows) == n else genotypes.take(rows)
+            parts.append(self.model(self.cell, part))
+        spread = _joined([part.spread for part in parts])
+        given_hit = _joined([part.given_hit for part in parts])
+        return Prediction(
+            self.scale.undo(torch.cat([part.score for part in parts])),
+            hit=_joined([part.hit for part in parts]),
+            given_hit=None if given_hit is None else self.scale.undo(given_hit),
+            spread=None if spread is None else spread * abs(self.scale.std),
+        )
 
 
-class Ensemble(FittedPredictor):
-    r"""The weighted sum of the scores of other runs on the same data and split.
+def _joined(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+    present = [part for part in parts if part is not None]
+    return torch.cat(present) if len(present) == len(parts) else None
 
-    .. math:: s = b + \sum_i w_i (s_i - m_i) / d_i, \quad w_i \ge 0
 
-    with m and d the mean and standard deviation of each run's scores over the validation part, and
-    b and w the least-squares fit to the scores measured there. For a two-part run, s is the score
-    given a hit; the log odds of a hit are the mean over the two-part runs. The run directory has
-    copies of the runs.
+def build_predictor(
+    config: Config,
+    data: TrainingData,
+    recorded: Mapping[str, Any] | None = None,
+) -> Predictor:
+    """Return a new predictor of a config; a network has taken in the training part.
+
+    `recorded` are the facts of an earlier attempt. The name of a merged relation stands for the
+    relation that it was merged into.
     """
-
-    def __init__(self, runs: Sequence[str]) -> None:
-        if len(runs) < 2:
-            what = "an ensemble needs at least two runs: model.runs=[runs/a,runs/b]"
-            raise InputError(what, code="too-few-runs")
-        self.runs = tuple(runs)
-        self._members: list[Predictor] = []
-
-    def adopt(self, directory: Path, data: TrainingData) -> None:
-        """Copy the runs, which must have the same data, into a run directory and load them."""
-        shutil.rmtree(directory / MEMBERS, ignore_errors=True)
-        not_needed = shutil.ignore_patterns("baselines", FIGURES, TRACES, TENSORBOARD)
-        for number, run in enumerate(self.runs):
-            check_no_links(Path(run))
-            copy = directory / MEMBERS / f"{number}-{Path(run).resolve().name}"
-            shutil.copytree(run, copy, ignore=not_needed)
-        self.open(directory, data)
-
-    def open(self, directory: Path, data: TrainingData) -> None:
-        copies = sorted((directory / MEMBERS).iterdir(), key=lambda p: int(p.name.split("-")[0]))
-        # Raises for a run of other data or another split.
-        runs = [load_run(copy, data=data) for copy in copies]
-        for run in runs:
-            if not run.is_finished:
-                what = "the run has not finished"
-                raise InputError(what, code="unfinished-run", where=run.record.path)
-        self._members = [run.predictor for run in runs]
-
-    def _fit(self, data: FitData) -> State:
-        validation = data.validation
-        if validation is None:
-            what = "an ensemble needs a validation part for its weights"
-            raise InputError(what, code="empty-part", fix="Set split.validation above 0.")
-        data.report("members", 0, len(self._members))
-        scores = self._of_members(validation.sets)[0]
-        means, deviations = scores.mean(axis=1), scores.std(axis=1)
-        # A run with constant scores gets no weight.
-        deviations = np.where(deviations > 0, deviations, np.inf)
-        units = (scores - means[:, None]) / deviations[:, None]
-        weights, _ = nnls(units.T, validation.targets - validation.mean)
-        scale = {"means": means, "deviations": deviations}
-        return {"weights": weights, "intercept": validation.mean, **scale}
-
-    def _parts(self, cell: Cell, sets: GeneSets) -> Parts:
-        scores, odds = self._of_members(sets)
-        units = (scores - self._means[:, None]) / self._deviations[:, None]
-        size: Doubles = self._intercept + self._weights @ units
-        return Parts(size) if odds is None else Parts(expit(odds) * size, expit(odds), size)
-
-    def _of_members(self, sets: GeneSets) -> tuple[Doubles, Doubles | None]:
-        """Return the score of each run, [runs, sets], and the log odds of a hit, [sets]."""
-        gene = GeneOrder(self._members[0].cell.genes).gene
-        genotypes = Genotypes(torch.from_numpy(gene[sets.genes]), torch.from_numpy(sets.offsets))
-        scores, odds = [], []
-        for member in self._members:
-            found = member.predict(genotypes)
-            scores.append(found.score if found.given_hit is None else found.given_hit)
-            if found.hit is not None:
-                odds.append(torch.logit(found.hit.double(), eps=1e-9).numpy())
-        return torch.stack(scores).double().numpy(), np.mean(odds, axis=0) if odds else None
-
-    def evidence(self, cell: Cell, genotype: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the measured sets next to a set of genes, from the first run that has evidence."""
-        able = [m.model for m in self._members if hasattr(m.model, "evidence")]
-        found: list[dict[str, Any]] = able[0].evidence(cell, genotype) if able else []  # type: ignore[operator]
-        return found
-
-    def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
-        self._weights, self._means = state["weights"], state["means"]
-        self._deviations, self._intercept = state["deviations"], state["intercept"]
-
-
-def build_fitted(config: Config) -> FittedPredictor:
-    predictor: FittedPredictor = config.model.built()(**options_of(config.model))
+    merged = {old: new for new, olds in config.data.merge_relations.items() for old in olds}
+    context = BuildContext(
+        data.cell,
+        data.largest,
+        merged_relations=merged,
+        recorded=recorded or {},
+        propagation=config.propagation,
+        max_bytes=config.max_bytes,
+    )
+    predictor = config.model.build(context)
+    if isinstance(predictor, Model):
+        predictor.begin(data.cell, data.labelled(data.split.train))
     return predictor
 
 
 def build_model(
     config: Config,
     data: TrainingData,
-    recorded: dict[str, Any] | None = None,
-) -> nn.Module:
-    """Return the network of a config, with the training part if it needs that.
-
-    `recorded` is the propagation in the record of a run to resume. The name of a merged relation
-    stands for the relation that it was merged into.
-    """
-    model, options, cell = config.model, options_of(config.model), data.cell
-    into = {old: new for new, merged in config.data.merge_relations.items() for old in merged}
-    named = options.get("relations")
-    if isinstance(model, DangoConfig) and named is None:
-        named = STRING_RELATIONS
-    if named == [LARGEST_RELATION] and LARGEST_RELATION not in cell.relations:
-        named = [largest_relation(cell, model)]
-    if named is not None:
-        options["relations"] = list(dict.fromkeys(into.get(name, name) for name in named))
-    if isinstance(model, DangoConfig):
-        options |= {"lambdas": {**STRING_LAMBDAS, **model.lambdas}, "largest": data.largest}
-    elif isinstance(model, HeteroCellConfig):
-        bounds = {} if config.max_bytes is None else {"max_bytes": config.max_bytes}
-        chosen = recorded and recorded["choice"]
-        propagation = strategy(config.propagation, **(chosen or bounds))
-        options |= {"largest": data.largest, "propagation": propagation}
-    network: nn.Module = model.built()(cell, **options)
-    if isinstance(network, PairCell):
-        genotypes, _ = data.part(data.split.train)
-        network.remember(cell, genotypes, torch.from_numpy(data.targets[data.split.train]))
-    return network
+    recorded: Mapping[str, Any] | None = None,
+) -> Model:
+    """Return `build_predictor` for a config whose predictor the training loop trains."""
+    return _of_kind(Model, build_predictor(config, data, recorded), config)
 
 
-def model_record(config: Config, model: nn.Module) -> ModelFacts:
+def build_fitted(config: Config, data: TrainingData) -> FittedPredictor:
+    """Return `build_predictor` for a config whose predictor is fitted in one call."""
+    return _of_kind(FittedPredictor, build_predictor(config, data), config)
+
+
+Kind = TypeVar("Kind", Model, FittedPredictor)
+
+
+def _of_kind(kind: type[Kind], predictor: Predictor, config: Config) -> Kind:
+    if not isinstance(predictor, kind):
+        what = f"model={config.model.name} builds a {type(predictor).__name__}, which is not a "
+        fix = "Let the config say trained_by='loop' for a Model, and 'fit' for a FittedPredictor."
+        raise InputError(f"{what}{kind.__name__}", code="broken-model", fix=fix)
+    return predictor
+
+
+def model_record(config: Config, model: Model, cell: Cell) -> ModelFacts:
     """Return what the record of a run says of its model and loss."""
-    assert isinstance(model, Recorded)
+    relations = tuple(cell.relations) if model.relations is None else model.relations
     return ModelFacts(
         name=config.model.name,
         loss=config.loss.name,
-        relations=model.relations,
+        relations=relations,
         messages=model.messages(),
     )
-
-
-def largest_relation(cell: Cell, model: ModelConfig) -> str:
-    """Return the name of the relation with the most edges, the first of equals.
-
-    For DANGO only relations with a lambda count.
-    """
-    names = list(cell.relations)
-    if isinstance(model, DangoConfig):
-        names = [name for name in names if name in {**STRING_LAMBDAS, **model.lambdas}]
-    if not names:
-        raise InputError("the cell has no relation for this model", code="no-relation")
-    return max(names, key=lambda name: cell.relation(name).n_edges)
-
-
-def propagation_record(model: nn.Module) -> dict[str, Any] | None:
-    """Return the propagation for the record of a run; None for a model without one."""
-    if not isinstance(model, HeteroCell):
-        return None
-    way = model.propagation
-    if isinstance(way, Auto):
-        return {"name": "auto", "choice": dict(vars(way)), "why": way.explain()}
-    return {"name": way.name, "choice": None, "why": "set in the config"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,7 +155,7 @@ class LoadedRun:
     record: RunRecord
     config: Config
     data: TrainingData
-    predictor: Predictor
+    predictor: TrainedPredictor
 
     @property
     def is_finished(self) -> bool:
@@ -294,20 +181,20 @@ def load_run(
         # It may have been killed after its last step, before it was recorded as finished.
         with suppress(DeltacellError):
             last = checkpoints.load("last")
-            if config.model.fitted or Position(**last["position"]).is_end(config):
+            is_fitted = config.model.trained_by == "fit"
+            if is_fitted or Position(**last["position"]).is_end(config):
                 record = replace(record, status=Status.finished)
-    if config.model.fitted:
-        fitted = build_fitted(config)
-        if isinstance(fitted, Ensemble):
-            fitted.open(record.path, data)
+    if config.model.trained_by == "fit":
+        fitted = build_fitted(config, data)
+        fitted.open_files(record.path, data)
         fitted.load_state_dict(data.cell, state["predictor"])
-        predictor = Predictor(fitted, data.cell, Standard())
+        predictor = TrainedPredictor(fitted, data.cell, TargetScale())
     else:
-        model = build_model(config, data, record.propagation)
+        model = build_model(config, data, record.facts_of_model())
         # The average covers the parameters only, not the buffers.
         model.load_state_dict(state["model"] | (state["ema"] or {}))
-        standard = Standard(**state["standard"])
-        predictor = Predictor(model.eval(), data.cell, standard, config.data.batch_size)
+        scale = TargetScale(**state["standard"])
+        predictor = TrainedPredictor(model.eval(), data.cell, scale, config.data.batch_size)
     return LoadedRun(record, config, data, predictor)
 
 

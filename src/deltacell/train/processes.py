@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from deltacell.errors import DeltacellError, InputError
 from deltacell.files import new_file
-from deltacell.train.config import Config, HeteroCellConfig, TrainerConfig
+from deltacell.train.config import Config, TrainerConfig
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -114,10 +114,7 @@ def make_fabric(config: Config) -> Fabric:
         raise InputError(what, code="wrong-number-of-processes", fix=fix)
     strategy: DDPStrategy | str = "auto"
     if config.ranks > 1:
-        # DANGO reconstructs networks for its own loss only; no gene reads the last metabolic layer.
-        unused = config.loss.name != "dango"
-        if isinstance(config.model, HeteroCellConfig):
-            unused = config.model.metabolism
+        unused = config.model.leaves_parameters_unused(config.loss)
         backend = "nccl" if kind == "cuda" else "gloo"
         options: Any = {"find_unused_parameters": unused, "process_group_backend": backend}
         strategy = DDPStrategy(timeout=PATIENCE, **options)

@@ -17,25 +17,19 @@ from typing import Any
 import torch
 
 from deltacell.errors import DeltacellError, InputError, StoreError
-from deltacell.models.baselines import FittedPredictor
-from deltacell.models.pairs import PairTrees
+from deltacell.models.fitted.predictor import FittedPredictor
+from deltacell.models.interface import TargetScale
 from deltacell.profile.fit_phases import FitTimer, write_fit_phases
 from deltacell.profile.limits import limits_of_fit, limits_sentence
 from deltacell.profile.phase_rows import PhaseSummary, read_phases
 from deltacell.profile.record import PHASES, RUN_FILE, SPLIT, RunRecord, Status, Target, read_run
 from deltacell.report.progress import progress_bar
 from deltacell.screen import Split
-from deltacell.train.config import Config, EnsembleConfig
-from deltacell.train.data import Standard, TrainingData, draw_zeros, load_data
+from deltacell.train.config import Config
+from deltacell.train.data import TrainingData, draw_zeros, load_data
 from deltacell.train.loop import Loggers, Loop
 from deltacell.train.places import changes
-from deltacell.train.predictor import (
-    Ensemble,
-    Predictor,
-    build_fitted,
-    model_record,
-    propagation_record,
-)
+from deltacell.train.predictor import TrainedPredictor, build_fitted, model_record
 from deltacell.train.processes import StopSignals, make_fabric, set_threads
 from deltacell.train.run_directory import (
     MEANING,
@@ -91,10 +85,10 @@ def train(
     if loaded already, and `progress` replaces the progress bar of a fit.
     """
     timer = FitTimer()
-    if isinstance(config.model, EnsembleConfig) and config.model.runs:
-        member = resumed_config(config.model.runs[0])
+    if (other := config.model.data_from()) is not None:
+        member = resumed_config(other)
         config = replace(config, data=member.data, split=member.split)
-    fabric = None if config.model.fitted else make_fabric(config)
+    fabric = None if config.model.trained_by == "fit" else make_fabric(config)
     size, is_first = (1, True) if fabric is None else (fabric.world_size, fabric.is_global_zero)
     path = new_path(config) if resume is None else resume
     resumes = resume is not None
@@ -122,7 +116,7 @@ def train(
                 warnings.warn(sentence, stacklevel=2)
         # Mistakes in a config raise here, before there is a directory.
         if fabric is None:
-            predictor = build_fitted(config)
+            predictor = build_fitted(config, data)
         else:
             loop = Loop(fabric, config, data, path, before)
         if is_first and not resumes:
@@ -169,6 +163,7 @@ def _trained(loop: Loop) -> Outcome:
     if directory is not None:
         loop.loggers = Loggers(config.loggers, path)
         device, model, scale = fabric.device, loop.task.model, loop.data.standard
+        facts = model.facts()
         directory.update(
             **loop.data.facts(),
             device=str(device),
@@ -178,8 +173,9 @@ def _trained(loop: Loop) -> Outcome:
             accumulate=config.optimizer.accumulate,
             steps_per_epoch=loop.steps_per_epoch,
             epochs=config.trainer.epochs,
-            model=model_record(config, model),
-            propagation=propagation_record(model),
+            model=model_record(config, model, loop.data.cell),
+            propagation=facts.pop("propagation", None),
+            model_facts=facts,
             n_parameters=sum(weight.numel() for weight in model.parameters()),
             target=Target(mean=scale.mean, std=scale.std),
         )
@@ -228,15 +224,20 @@ def _fitted(
             progress(what, done, total)
 
     validation = genotypes, measured = data.part(data.split.validation)
-    options: dict[str, Any] = {"validation": validation} if len(genotypes) else {}
+    held_out = validation if len(genotypes) else None
     with StopSignals() as signals:
         try:
-            if isinstance(predictor, Ensemble):
-                predictor.adopt(path, data)
-            if isinstance(predictor, PairTrees):
-                options["zeros"] = draw_zeros(data, predictor.zeros, config.split.seed)
-            options |= {"seed": config.seed, "progress": report, "phase": timer.phase}
-            predictor.fit(data.cell, *data.part(data.split.train), **options)
+            predictor.keep_files(path, data)
+            predictor.fit(
+                data.cell,
+                *data.part(data.split.train),
+                validation=held_out,
+                draw_zeros=lambda ratio: draw_zeros(data, ratio, config.split.seed),
+                seed=config.seed,
+                progress=report,
+                phase=timer.phase,
+            )
+            directory.update(model_facts=predictor.facts())
             report("validation", 0, 0)
         except KeyboardInterrupt:
             directory.end(Status.interrupted)
@@ -244,9 +245,9 @@ def _fitted(
         last: dict[str, float] = {"seconds": time.monotonic() - began}
         if len(genotypes):
             with timer.phase("validation"):
-                found = Predictor(predictor, data.cell, Standard()).predict(genotypes)
+                found = TrainedPredictor(predictor, data.cell, TargetScale()).predict(genotypes)
             # Measured sets are hits, so a two-part predictor is validated on its score given a hit.
-            score = found.score if found.given_hit is None else found.given_hit
+            score = found.among_hits
             metrics = Validation(measured, score.double().numpy(), loss=math.nan).metrics()
             last |= {f"validation_{name}": metrics[name] for name in ("pearson", "spearman", "mse")}
         rows = [

@@ -59,7 +59,7 @@ from deltacell.profile.record import (
 )
 from deltacell.screen import Split
 from deltacell.store import new_directory
-from deltacell.train.compose import from_yaml, parse_override, to_yaml, with_settings
+from deltacell.train.compose import from_yaml, parse_override, saved_yaml, with_settings
 from deltacell.train.config import Config
 from deltacell.train.places import PLACES, RUNS, Change, changes, for_disk, from_disk
 
@@ -269,7 +269,7 @@ def resumed_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) 
 
 def write_config(path: Path, config: Config, run: Path | None = None) -> None:
     """Write a config into a folder, with paths relative to the `run` that this folder becomes."""
-    text = to_yaml(for_disk(config, path if run is None else run))
+    text = saved_yaml(for_disk(config, path if run is None else run))
     sealed = f"{text}{_ABOUT_SEAL}{_SEAL}{hashlib.sha256(text.encode()).hexdigest()}\n"
     write_text(path / CONFIG_FILE, sealed, what="the config of the run")
 
@@ -305,7 +305,7 @@ def _written_config(path: Path) -> Config:
 
 def meaning(config: Config, data: TrainingData, run: Path) -> dict[str, str]:
     """Return the config and the checksums of the data, which a checkpoint of a run stores."""
-    text = to_yaml(for_disk(config, run))
+    text = saved_yaml(for_disk(config, run))
     return {"config": text, **{one: getattr(data, one).checksum for one in _PARTS}}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,29 +14,18 @@ import torch.distributed as dist
 from torch import nn
 
 from deltacell.cell import Cell
-from deltacell.models import (
-    Dango,
-    DangoLoss,
-    HeteroCell,
-    LogCosh,
-    Loss,
-    LossValue,
-    PointDistributionContrast,
-    Prediction,
-)
-from deltacell.models.losses import world_size
+from deltacell.models.interface import Model, Prediction, TargetScale
+from deltacell.models.losses import Loss, LossValue, world_size
 from deltacell.profile.phases import NoTimer, PhaseTimer
-from deltacell.propagate import Deleted
-from deltacell.screen import Batch, Genotypes, Loader
-from deltacell.train.config import Config, options_of
-from deltacell.train.data import Standard
+from deltacell.screen import Batch, Loader
+from deltacell.train.config import Config
 
 
 class Prepared(NamedTuple):
     """A batch after the preparation on the host."""
 
     batch: Batch
-    genotypes: Genotypes | Deleted
+    genotypes: Any  # what `Model.prepare` returns
 
     def to(self, device: torch.device) -> Prepared:
         if device.type == "cpu":
@@ -48,16 +37,14 @@ class Prepared(NamedTuple):
 class Task(nn.Module):
     """A model with its loss on standardised scores, as a module that DDP can wrap."""
 
-    def __init__(self, model: nn.Module, loss: Loss, cell: Cell, standard: Standard) -> None:
+    def __init__(self, model: Model, loss: Loss, cell: Cell, standard: TargetScale) -> None:
         super().__init__()
         self.model, self.loss, self.cell, self.standard = model, loss, cell, standard
         self.epoch = 0
         self.timer: PhaseTimer = NoTimer()
 
     def prepare(self, batch: Batch) -> Prepared:
-        if isinstance(self.model, HeteroCell):
-            return Prepared(batch, self.model.prepare(self.cell, batch.genotypes))
-        return Prepared(batch, batch.genotypes)
+        return Prepared(batch, self.model.prepare(self.cell, batch.genotypes))
 
     def forward(self, prepared: Prepared) -> dict[str, torch.Tensor]:
         """Return this rank's share of the loss of the global batch, and its parts."""
@@ -65,8 +52,8 @@ class Task(nn.Module):
         self.timer.switch("loss")
         value = self._loss(prediction, prepared.batch)
         total = value.total
-        if not len(prepared.batch) and isinstance(self.model, HeteroCell):
-            # Without mutants few weights get gradients, but the other ranks wait for all.
+        if not len(prepared.batch):
+            # Without genotypes few weights get gradients, but the other ranks wait for all.
             total = total + 0 * torch.stack([w.sum() for w in self.model.parameters()]).sum()
         return {"loss": total, **value.parts}
 
@@ -100,10 +87,7 @@ class Task(nn.Module):
         return Validation(measured, values[:-1], float(values[-1]) / max(1, done))
 
     def _predict(self, prepared: Prepared) -> Prediction:
-        is_dango = isinstance(self.model, Dango)
-        options = {"reconstruct": isinstance(self.loss, DangoLoss)} if is_dango else {}
-        prediction: Prediction = self.model(self.cell, prepared.genotypes, **options)
-        return prediction
+        return self.model(self.cell, prepared.genotypes, wanted=self.loss.reads)
 
     def _loss(self, prediction: Prediction, batch: Batch) -> LossValue:
         score = prediction.score
@@ -170,13 +154,3 @@ class Position:
         period = steps_per_epoch * (asked.period if restarts else config.trainer.epochs)
         done = self.step % period if restarts else min(self.step, period)
         return asked.min_lr + (rate - asked.min_lr) * (1 + math.cos(math.pi * (done / period))) / 2
-
-
-def build_loss(config: Config) -> Loss:
-    options = options_of(config.loss)
-    if config.loss.name == "log_cosh":
-        return LogCosh()
-    if config.loss.name == "dango":
-        return DangoLoss(**options)
-    width: int = config.model.hidden  # type: ignore[attr-defined]
-    return PointDistributionContrast(**options, width=width, max_epochs=config.trainer.epochs)

@@ -1,27 +1,24 @@
-"""The baselines that a model must beat; all have the same interface."""
+"""The baselines that a model must beat."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from collections.abc import Mapping
-from typing import Any
+from deltacell.models.lazy import exports
 
-from deltacell.models.base import check_choice
-from deltacell.models.baselines.additive import Additive, GlobalMean, QueryPairMean
-from deltacell.models.baselines.baseline import FittedPredictor
-from deltacell.models.baselines.boosted_trees import BoostedTrees
+if TYPE_CHECKING:
+    from deltacell.models.baselines.additive import Additive, GlobalMean, QueryPairMean
+    from deltacell.models.baselines.boosted_trees import BoostedTrees
+    from deltacell.models.baselines.named import BASELINES, baseline
+    from deltacell.models.fitted.predictor import FittedPredictor
 
 __all__ = ["BASELINES", "Additive", "BoostedTrees", "FittedPredictor", "GlobalMean"]
 __all__ += ["QueryPairMean", "baseline"]
 
-BASELINES: Mapping[str, type[FittedPredictor]] = {
-    "global_mean": GlobalMean,
-    "additive": Additive,
-    "query_pair_mean": QueryPairMean,
-    "boosted_trees": BoostedTrees,
-}
-
-
-def baseline(name: str, **parameters: Any) -> FittedPredictor:
-    """Return a new baseline, one of `BASELINES`, with the parameters of its class."""
-    check_choice("baseline", name, BASELINES)
-    return BASELINES[name](**parameters)
+__getattr__ = exports(
+    __name__,
+    {
+        **dict.fromkeys(("Additive", "GlobalMean", "QueryPairMean"), "baselines.additive"),
+        **dict.fromkeys(("BASELINES", "baseline"), "baselines.named"),
+        "BoostedTrees": "baselines.boosted_trees",
+        "FittedPredictor": "fitted.predictor",
+    },
+)

@@ -11,8 +11,8 @@ import scipy.sparse.linalg
 from deltacell.arrays import Bools, Doubles
 from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.models.baselines.baseline import FitData, FittedPredictor, Part, Parts, State
-from deltacell.models.baselines.gene_sets import GeneSets, look_up
+from deltacell.models.fitted.gene_sets import GeneSets, look_up
+from deltacell.models.fitted.predictor import FitData, FittedPredictor, Part, Parts, State
 from deltacell.screen.genotypes import set_keys
 
 

@@ -14,8 +14,8 @@ import torch
 from deltacell.arrays import AnyArray, Doubles, Floats, Ints
 from deltacell.cell import Cell, Relation
 from deltacell.models.baselines.additive import GeneEffects, cross_fitted_effects, ridge
-from deltacell.models.baselines.baseline import FitData, FittedPredictor, Parts, State, other_cell
-from deltacell.models.baselines.gene_sets import (
+from deltacell.models.baselines.tree_text import damaged_trees, read_trees
+from deltacell.models.fitted.gene_sets import (
     EVERY,
     GeneOrder,
     GenePairs,
@@ -23,7 +23,7 @@ from deltacell.models.baselines.gene_sets import (
     aggregated,
     look_up,
 )
-from deltacell.models.baselines.tree_text import damaged_trees, read_trees
+from deltacell.models.fitted.predictor import FitData, FittedPredictor, Parts, State, other_cell
 from deltacell.models.gene_vectors import chosen_features, feature_vectors, largest_signs
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import scipy.sparse.linalg
 from deltacell.arrays import AnyArray, Bools, Doubles, Floats, Ints, offsets_of, ragged_positions
 from deltacell.cell import Cell
 from deltacell.models.baselines.additive import GeneEffects, ridge
-from deltacell.models.baselines.baseline import Part
-from deltacell.models.baselines.gene_sets import EVERY, GeneOrder, GenePairs, GeneSets, aggregated
+from deltacell.models.fitted.gene_sets import EVERY, GeneOrder, GenePairs, GeneSets, aggregated
+from deltacell.models.fitted.predictor import Part
 from deltacell.models.gene_vectors import chosen_features, feature_vectors
 from deltacell.models.pairs.messages import (
     PROFILE_WIDTH,

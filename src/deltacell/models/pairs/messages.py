@@ -13,8 +13,8 @@ from scipy.sparse.linalg import svds
 
 from deltacell.arrays import AnyArray, Bools, Doubles, Floats, Ints, ragged_positions
 from deltacell.cell import Cell
-from deltacell.models.baselines.baseline import Part
-from deltacell.models.baselines.gene_sets import GeneOrder, GenePairs, GeneSets, look_up
+from deltacell.models.fitted.gene_sets import GeneOrder, GenePairs, GeneSets, look_up
+from deltacell.models.fitted.predictor import Part
 from deltacell.models.gene_vectors import largest_signs, standardised
 from deltacell.screen.genotypes import set_keys
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,11 +14,12 @@ from torch.nn import functional
 from deltacell.arrays import AnyArray, Floats, Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.models.base import Prediction, Recorded, check_cell
+from deltacell.models.base import check_cell
 from deltacell.models.baselines.additive import ridge
-from deltacell.models.baselines.baseline import Part
-from deltacell.models.baselines.gene_sets import GeneOrder
+from deltacell.models.fitted.gene_sets import GeneOrder
+from deltacell.models.fitted.predictor import Part
 from deltacell.models.gene_vectors import chosen_features, feature_vectors
+from deltacell.models.interface import LabelledSets, Model, Prediction
 from deltacell.models.pairs.columns import set_folds
 from deltacell.models.pairs.messages import Neighbours
 from deltacell.screen.genotypes import Genotypes
@@ -27,7 +28,7 @@ _COMPONENTS = 32
 _PLACES = 32
 
 
-class PairCell(Recorded, nn.Module):
+class PairCell(Model):
     r"""Predict the residual of the additive model from the measured sets next to a set.
 
     A gene's vector comes from its features and its place in the networks, so unseen genes have one
@@ -46,6 +47,8 @@ class PairCell(Recorded, nn.Module):
     of sets, and in half of the steps a share ``drop_genes`` of the genes is treated as unseen.
     docs/reference/config.md describes all parameters.
     """
+
+    sets_per_call = 4096
 
     def __init__(
         self,
@@ -71,7 +74,7 @@ class PairCell(Recorded, nn.Module):
         self.inputs = _buffer(_gene_inputs(cell, order, neighbours, features))
         self._add_edges(neighbours, order, min(nearest, cell.n_genes - 1))
         n_relations = len(neighbours.names)
-        self.encoder = nn.Sequential(
+        self.encoder = LayersInARow(
             nn.Linear(self.inputs.shape[1] + 3, 2 * hidden),
             nn.GELU(),
             nn.Linear(2 * hidden, hidden),
@@ -82,7 +85,7 @@ class PairCell(Recorded, nn.Module):
         self.relation = nn.Linear(n_relations, heads)
         self.doubt = nn.Parameter(torch.zeros(3, heads))
         width = 3 * hidden + 8 * heads + n_relations
-        self.read_pair = nn.Sequential(
+        self.read_pair = LayersInARow(
             nn.LayerNorm(width),
             nn.Linear(width, 2 * hidden),
             nn.GELU(),
@@ -95,10 +98,11 @@ class PairCell(Recorded, nn.Module):
         nn.init.zeros_(self.read_set.bias)
         self._sizes: tuple[int, ...] = ()
 
-    def remember(self, cell: Cell, genotypes: Genotypes, targets: Tensor) -> None:
-        """Store the measured sets: the training part and its targets; required before a call."""
+    def begin(self, cell: Cell, training: LabelledSets) -> None:
+        """Store the measured sets and their targets; required before a call."""
         order = GeneOrder(cell.genes)
-        sets, y = order.sets(genotypes), targets.double().numpy()
+        sets = order.sets(training.genotypes)
+        y = training.targets.double().numpy()
         part = Part(sets, y)
         fold = set_folds(sets, self.n_genes, self.folds, 0)
         effect, intercept, count = [], [], []
@@ -127,10 +131,16 @@ class PairCell(Recorded, nn.Module):
             for name, array in found.items():
                 setattr(self, f"{name}{size}", _buffer(array))
 
-    def forward(self, cell: Cell, genotypes: Genotypes) -> Prediction:
+    def forward(
+        self,
+        cell: Cell,
+        genotypes: Genotypes,
+        *,
+        wanted: Collection[str] = (),
+    ) -> Prediction:
         check_cell(genes=(self.n_genes, cell.n_genes))
         if not hasattr(self, "effect"):
-            fix = "Call remember(...) first."
+            fix = "Call begin(cell, LabelledSets(genotypes, targets)) first."
             raise InputError("this PairCell has no measured sets", code="not-fitted", fix=fix)
         sizes = genotypes.offsets.diff()
         score = self.effect.new_zeros(len(genotypes))
@@ -144,6 +154,12 @@ class PairCell(Recorded, nn.Module):
             genes = genotypes.genes[at].sort(dim=1).values
             score = score.index_put((rows,), self._score(genes, kept))
         return Prediction(score)
+
+    def compile_parts(self, **options: Any) -> None:
+        """Compile the two networks; what looks up measured sets depends on the data."""
+        options = {"dynamic": True} | options
+        self.encoder.compile(**options)
+        self.read_pair.compile(**options)
 
     def _score(self, genes: Tensor, kept: Tensor) -> Tensor:
         """Return the score of sets of one size, [b, size] ascending."""
@@ -281,6 +297,15 @@ class PairCell(Recorded, nn.Module):
         candidates[row[chosen], rank], edges[row[chosen], rank] = column[chosen], chosen
         self.edge_keys, self.edge_weights = _buffer(distinct), _buffer(np.log1p(weights))
         self.candidates, self.candidate_edges = _buffer(candidates), _buffer(edges)
+
+
+class LayersInARow(nn.Sequential):
+    """Layers one after the other; `torch.compile` skips functions of PyTorch, but not this one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self:
+            x = layer(x)
+        return x
 
 
 def _buffer(array: AnyArray) -> Tensor:

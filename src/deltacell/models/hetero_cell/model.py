@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,8 +18,6 @@ from deltacell.arrays import Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.models.base import (
-    Prediction,
-    Recorded,
     check_cell,
     check_choice,
     check_range,
@@ -26,11 +25,20 @@ from deltacell.models.base import (
     named_range,
 )
 from deltacell.models.gene_vectors import GeneEncoder
+from deltacell.models.hetero_cell.gates import HeteroCellGates
+from deltacell.models.hetero_cell.layers import (
+    EncodedCell,
+    GeneLayer,
+    MetabolicEdges,
+    MetabolicLayer,
+    in_precision_of,
+)
+from deltacell.models.hetero_cell.scorer import HeteroCellScorer
 from deltacell.models.hyper_sagnn import HyperSAGNN
-from deltacell.models.layers import GeneLayer, MetabolicEdges, MetabolicLayer, in_precision_of
+from deltacell.models.interface import GatedScore, LabelledSets, Model, Prediction, TargetScale
 from deltacell.profile.record import Messages
-from deltacell.propagate.auto import strategy
-from deltacell.propagate.base import Deleted, DeletedNodes, Propagation, WildType
+from deltacell.propagate.auto import Auto, strategy
+from deltacell.propagate.base import Deleted, DeletedNodes, Propagation
 from deltacell.propagate.hop import GENE, METABOLITE, REACTION, Aggregate, Hop
 from deltacell.propagate.pool import Terms
 from deltacell.propagate.product import SparseMatrix
@@ -45,14 +53,7 @@ MATCHED_AMONG = 32  # block size of `matched_genes`
 EPISTASIS = 1000.0  # the rough ratio of z to epistasis
 
 
-class EncodedCell(NamedTuple):
-    """The hops of message passing, and the wild type after each."""
-
-    hops: list[Hop]
-    wild_type: WildType
-
-
-class HeteroCell(Recorded, nn.Module):
+class HeteroCell(Model):
     """Predict from the difference between the whole wild type and the whole mutant.
 
     `GeneEncoder` computes the genes' first vectors; each layer is a `GeneLayer` over the relations
@@ -64,6 +65,9 @@ class HeteroCell(Recorded, nn.Module):
     is the same in any batch. The wild type and all mutants share one dropout mask per step.
     docs/reference/config.md describes all parameters.
     """
+
+    sets_per_block = 64
+    relations: tuple[str, ...]
 
     def __init__(
         self,
@@ -77,7 +81,7 @@ class HeteroCell(Recorded, nn.Module):
         output: str = "mean",
         residual: bool = False,
         metabolism: bool = False,
-        features: Sequence[str] | None = None,
+        features: Sequence[str] | None = (),
         local_heads: int = 8,
         local_layers: int = 2,
         aggregation: str = "sum",
@@ -109,7 +113,7 @@ class HeteroCell(Recorded, nn.Module):
         self.propagation: Propagation = (
             strategy(propagation) if isinstance(propagation, str) else propagation
         )
-        self.encoder = GeneEncoder(cell, features or (), hidden, dropout)
+        self.encoder = GeneEncoder(cell, features, hidden, dropout)
         options = (gin_layers, combine, residual, dropout)
         self.layers = nn.ModuleList(
             GeneLayer(f"hetero_cell.layer{i}", len(self.relations), hidden, *options)
@@ -140,7 +144,17 @@ class HeteroCell(Recorded, nn.Module):
         if output == "gate":
             self.gate = nn.Sequential(nn.Linear(2, hidden), nn.GELU(), nn.Linear(hidden, 2))
 
-    def forward(self, cell: Cell, genotypes: Genotypes | Deleted) -> Prediction:
+    def begin(self, cell: Cell, training: LabelledSets) -> None:
+        """Let the propagation `auto` make its choice, which the record of a run keeps."""
+        self.prepare(cell, Genotypes.of([]))
+
+    def forward(
+        self,
+        cell: Cell,
+        genotypes: Genotypes | Deleted,
+        *,
+        wanted: Collection[str] = (),
+    ) -> Prediction:
         """Return the scores [b] of genotypes.
 
         The intermediate results are the wild type's vectors ``genes`` [n_genes, hidden] and their
@@ -157,13 +171,18 @@ class HeteroCell(Recorded, nn.Module):
         """Draw the dropout and return the wild type, which `score` needs."""
         self.check(cell)
         with named_range("hetero_cell.encoder"):
-            state = {GENE: self.encoder(cell)}
-            if self.reactions is not None and self.metabolites is not None:
-                state |= {REACTION: self.reactions, METABOLITE: self.metabolites}
+            state = self.first_state(cell)
             kept = [layer.draw(state[GENE]) for layer in self._gene_layers]
         hops = self.hops(cell, kept)
         with named_range("hetero_cell.wild_type"):
             return EncodedCell(hops, self.propagation.wild_type(hops, state))
+
+    def first_state(self, cell: Cell) -> dict[str, Tensor]:
+        """Return the vectors before the first layer by kind of node, [nodes, hidden] each."""
+        state = {GENE: self.encoder(cell)}
+        if self.reactions is not None and self.metabolites is not None:
+            state |= {REACTION: self.reactions, METABOLITE: self.metabolites}
+        return state
 
     def score(self, cell: Cell, encoded: EncodedCell, genotypes: Genotypes | Deleted) -> Prediction:
         """Return the result of `forward` for an encoded wild type."""
@@ -222,7 +241,21 @@ class HeteroCell(Recorded, nn.Module):
         """Return the hops that see the deletion."""
         return self.hops(cell)[self._early :]
 
-    def compile_row_wise(self, **options: Any) -> None:
+    def facts(self) -> dict[str, Any]:
+        way = self.propagation
+        chosen: dict[str, Any] = {"name": way.name, "choice": None, "why": "set in the config"}
+        if isinstance(way, Auto):
+            chosen = {"name": "auto", "choice": dict(vars(way)), "why": way.explain()}
+        return {"propagation": chosen}
+
+    def scorer(self, cell: Cell, scale: TargetScale) -> HeteroCellScorer:
+        return HeteroCellScorer(copy.deepcopy(self).eval().requires_grad_(False), cell, scale)
+
+    def gated(self, cell: Cell, genes: Sequence[int]) -> GatedScore:
+        exact = copy.deepcopy(self).double().eval().requires_grad_(False)
+        return HeteroCellGates(exact, cell, genes)
+
+    def compile_parts(self, **options: Any) -> None:
         """Compile the parts that work row by row; options are those of `torch.compile`."""
         options = {"dynamic": True} | options
         for layer in self._gene_layers:

@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import combinations
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 import torch
 from torch.nn.functional import linear
 
-from deltacell.arrays import Bools, Doubles, Ints
-from deltacell.cell import Cell
-from deltacell.models import Dango
+from deltacell.arrays import Doubles, Ints
 from deltacell.models.hyper_sagnn import OthersAttention, PaddedSets
-from deltacell.predict.gene_sets import Block
+from deltacell.models.interface import TargetScale
+from deltacell.models.scoring import ROUNDING, Block, Rough, Scorer
 from deltacell.propagate.workers import in_any_worker, workers_for
-from deltacell.train.data import Standard
 
 SETS_AT_ONCE = 64  # a fixed number, because the rounding of a product depends on its shape
 TRIPLES_AT_ONCE = 512  # so that intermediate results stay in cache
-SHARE = 2.0**-21  # relative rounding error of a sum or a comparison in single precision
 DOUBLE, SINGLE = 1e-9, 1e-4  # relative rounding error of vectors
 QUERIES_AT_ONCE = 128  # genes whose logits with all others are computed together
 N_LAST = 4  # norms of a gene's last vectors that `Uniform` keeps
 OTHERS = np.array([[1, 2], [0, 2], [0, 1]])  # the other two genes of each gene of a triple
 
 
-class DangoScorer:
-    """Scores of a DANGO: exact ones in double precision, and approximate ones with a bound."""
+class DangoScorer(Scorer):
+    """Scores of a DANGO: exact ones in double precision, and approximate ones with a bound.
 
-    def __init__(self, model: Dango, cell: Cell, standard: Standard) -> None:
-        exact = copy.deepcopy(model).double().eval().requires_grad_(False)
-        self._genes = exact.encode(cell).genes
-        self._sets = exact.hyper_sagnn.sets
+    `sets` is the model's, and `genes` are the vectors of all genes, [genes, hidden], in double
+    precision and without gradients.
+    """
+
+    prunes = True
+
+    def __init__(self, sets: PaddedSets, genes: torch.Tensor, standard: TargetScale) -> None:
+        self._genes = genes
+        self._sets = sets
         self._standard = standard
         # Shared by all blocks, and computed at first use.
         self._uniform = cache(lambda size: Uniform(self._sets, self._genes, size, standard))
@@ -46,18 +47,22 @@ class DangoScorer:
         """Return the scores [m], in the unit of the screen, of sets [m, size], genes ascending."""
         return self._in_parts(self._scores, sets, SETS_AT_ONCE)
 
-    def pair_sum(self, block: Block) -> Rough:
+    def rough(self, block: Block) -> Rough | None:
         """Return the scores of pairs or triples under uniform attention, by the block's axes."""
+        if block.size not in (2, 3):
+            return None
         uniform = self._uniform(block.size)
         tables = uniform.pair_sums(block.axes)
-        lost = SHARE * (len(tables) + 1) * sum(float(table.abs().max()) for table in tables)
+        lost = ROUNDING * (len(tables) + 1) * sum(float(table.abs().max()) for table in tables)
         sums, *others = tables
         if others:
             sums = sums.unsqueeze(2) + others[0].unsqueeze(1) + others[1]
         return Rough(sums, uniform.bound(block.axes) + lost)
 
-    def single(self, block: Block, sets: Ints) -> Rough:
+    def refined(self, block: Block, sets: Ints) -> Rough | None:
         """Return the scores of some triples of a block in single precision."""
+        if block.size != 3:
+            return None
         scores = self._in_parts(self._triples(torch.float32), sets, TRIPLES_AT_ONCE)
         within = self._uniform(3).bound(block.axes, share=SINGLE, rounding=True)
         return Rough(torch.from_numpy(scores), within)
@@ -100,7 +105,7 @@ class Triples:
         self,
         sets: PaddedSets,
         genes: torch.Tensor,
-        standard: Standard,
+        standard: TargetScale,
         dtype: torch.dtype,
     ) -> None:
         self._heads, self._layers = 1, []
@@ -134,28 +139,6 @@ class Triples:
         return moved @ self._weight + self._shift
 
 
-class Rough(NamedTuple):
-    """Approximate scores of sets, of any shape, with an error of at most ``within``."""
-
-    scores: torch.Tensor
-    within: float
-
-    @classmethod
-    def mean(cls, each: Sequence[Rough]) -> Rough:
-        """Return the mean of several; rounding errors need not cancel even if scores do."""
-        if len(each) == 1:
-            return each[0]
-        lost = SHARE * (len(each) + 1) * sum(float(one.scores.abs().max()) for one in each)
-        within = (sum(one.within for one in each) + lost) / len(each)
-        return cls(torch.stack([one.scores for one in each]).mean(0), within)
-
-    def near(self, above: float, below: float) -> Bools:
-        """Return which sets may score ``above`` or more, ``below`` or less, or NaN."""
-        slack = self.within + SHARE * float(self.scores.abs().max())
-        between = (self.scores < above - slack) & (self.scores > below + slack)
-        return (~between).numpy()
-
-
 class Uniform:
     r"""Pairs or triples under uniform attention, and bounds of the error of that.
 
@@ -179,7 +162,7 @@ class Uniform:
         sets: PaddedSets,
         genes: torch.Tensor,
         size: int,
-        standard: Standard,
+        standard: TargetScale,
     ) -> None:
         n, hidden = size - 1, genes.shape[1]
         a = torch.eye(hidden, dtype=genes.dtype)

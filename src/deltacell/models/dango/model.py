@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -10,26 +11,24 @@ from torch import Tensor, nn
 
 from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.models.base import Prediction, Recorded, check_cell, checked_relations, named_range
+from deltacell.models.base import check_cell, checked_relations, named_range
+from deltacell.models.dango.config import STRING_LAMBDAS, STRING_RELATIONS
+from deltacell.models.dango.gates import DangoGates
+from deltacell.models.dango.layers import SAGE, MetaEmbedding
+from deltacell.models.dango.reconstruction import Reconstruction
+from deltacell.models.dango.scorer import DangoScorer
 from deltacell.models.gene_vectors import FeatureEncoder
 from deltacell.models.hyper_sagnn import HyperSAGNN
-from deltacell.models.reconstruction import Reconstruction
+from deltacell.models.interface import (
+    GatedScore,
+    Model,
+    Prediction,
+    RelationWeights,
+    TargetScale,
+)
 from deltacell.profile.record import Messages
 from deltacell.propagate import SparseMatrix
-from deltacell.propagate.product import mean_product
 from deltacell.screen import Genotypes
-
-STRING_LAMBDAS: Mapping[str, float] = {
-    "string_neighborhood": 1.0,
-    "string_fusion": 1.0,
-    "string_cooccurence": 1.0,
-    "string_coexpression": 0.1,
-    "string_experimental": 0.1,
-    "string_database": 1.0,
-}
-"""The weight of a non-edge in the reconstruction of each channel of STRING."""
-
-STRING_RELATIONS = tuple(STRING_LAMBDAS)
 
 
 class Encoding(NamedTuple):
@@ -40,7 +39,7 @@ class Encoding(NamedTuple):
     attention: Tensor  # the weight of each network for each gene, [n_genes, k]
 
 
-class Dango(Recorded, nn.Module):
+class Dango(Model):
     """Predict the score of a genotype from vectors that also have to reconstruct the networks.
 
     The embedding [n_genes, hidden], with features added by `FeatureEncoder`, passes through `SAGE`
@@ -50,13 +49,17 @@ class Dango(Recorded, nn.Module):
     passed to `HyperSAGNN`.
     """
 
+    sets_per_call = 4096  # the cost of a call hardly depends on the number of sets
+    sets_per_block = 64**3
+    relations: tuple[str, ...]
+
     def __init__(
         self,
         cell: Cell,
         relations: Sequence[str] = STRING_RELATIONS,
         lambdas: Mapping[str, float] = STRING_LAMBDAS,
         *,
-        features: Sequence[str] | None = None,
+        features: Sequence[str] | None = (),
         hidden: int = 64,
         heads: int = 4,
         layers: int = 2,
@@ -78,13 +81,19 @@ class Dango(Recorded, nn.Module):
         )
         self.meta_embedding = MetaEmbedding(hidden)
         self.hyper_sagnn = HyperSAGNN(hidden, heads, layers, largest=largest)
-        self.features = FeatureEncoder(cell, features or (), hidden)
+        self.features = FeatureEncoder(cell, features, hidden)
 
-    def forward(self, cell: Cell, genotypes: Genotypes, *, reconstruct: bool = True) -> Prediction:
+    def forward(
+        self,
+        cell: Cell,
+        genotypes: Genotypes,
+        *,
+        wanted: Collection[str] = (),
+    ) -> Prediction:
         """Return the scores [b] of genotypes.
 
-        The intermediate results are the fields of `Encoding`, ``z`` [b, hidden] and
-        ``reconstruction`` [k], which `DangoLoss` needs.
+        The intermediate results are the fields of `Encoding`, ``z`` [b, hidden] and, if it is
+        wanted, ``reconstruction`` [k], which `DangoLoss` needs.
         """
         check_cell(genes=(self.n_genes, cell.n_genes))
         self.features.check(cell)
@@ -93,7 +102,7 @@ class Dango(Recorded, nn.Module):
         encoding = self.encode(cell)
         score, z = self.hyper_sagnn.scores(encoding.genes, genotypes)
         intermediate = {**encoding._asdict(), "z": z}
-        if reconstruct:
+        if "reconstruction" in wanted:
             with named_range("dango.reconstruction"):
                 matrices = [SparseMatrix.of(cell.relation(name)) for name in self.relations]
                 intermediate["reconstruction"] = self.reconstruction(encoding.networks, matrices)
@@ -118,53 +127,22 @@ class Dango(Recorded, nn.Module):
         vectors: Tensor = self.features(cell, self.embedding)
         return vectors
 
-    def compile_row_wise(self, **options: Any) -> None:
+    def scorer(self, cell: Cell, scale: TargetScale) -> DangoScorer:
+        exact = self._in_double_precision()
+        return DangoScorer(exact.hyper_sagnn.sets, exact.encode(cell).genes, scale)
+
+    def gated(self, cell: Cell, genes: Sequence[int]) -> GatedScore:
+        return DangoGates(self._in_double_precision(), cell, genes)
+
+    @torch.no_grad()
+    def relation_weights(self, cell: Cell, genes: Tensor) -> RelationWeights:
+        attention = self.encode(cell).attention[genes]
+        return RelationWeights(self.relations, attention.numpy())
+
+    def _in_double_precision(self) -> Dango:
+        return copy.deepcopy(self).double().eval().requires_grad_(False)
+
+    def compile_parts(self, **options: Any) -> None:
         """Compile the parts that work gene by gene or set by set, without the sparse products."""
         self.meta_embedding.compile(**options)
         self.hyper_sagnn.compile_row_wise(**options)
-
-
-class SAGE(nn.Module):
-    """Two `SAGELayer` layers on the same network."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(SAGELayer(width) for _ in range(2))
-
-    def forward(self, matrix: SparseMatrix, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = layer(matrix, x)
-        return x
-
-
-class SAGELayer(nn.Module):
-    r"""GraphSAGE with mean aggregation, ``h'_i = relu(W_n mean over N(i) of h_j + b + W_s h_i)``.
-
-    The mean over no neighbours is 0. There are no self loops, since W_s is applied to h_i itself.
-    """
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.neighbours = nn.Linear(width, width)
-        self.own = nn.Linear(width, width, bias=False)
-
-    def forward(self, matrix: SparseMatrix, x: Tensor) -> Tensor:
-        return torch.relu(self.neighbours(mean_product(matrix, x)) + self.own(x))
-
-
-class MetaEmbedding(nn.Module):
-    """Average the k networks with weights for each gene, ``e_i = sum over k of a_ik h_ki``.
-
-    ``a_i = softmax over k of Linear(hidden / 2, 1)(relu(Linear(hidden, hidden / 2)(h_ki)))``; all
-    networks share the scorer.
-    """
-
-    def __init__(self, hidden: int) -> None:
-        super().__init__()
-        half = max(1, hidden // 2)
-        self.scorer = nn.Sequential(nn.Linear(hidden, half), nn.ReLU(), nn.Linear(half, 1))
-
-    def forward(self, networks: Tensor) -> tuple[Tensor, Tensor]:
-        attention = self.scorer(networks).softmax(0)
-        genes = (attention * networks).sum(0)
-        return genes, attention.squeeze(-1).t()

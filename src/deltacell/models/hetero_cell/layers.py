@@ -18,10 +18,18 @@ from torch.nn import functional
 from deltacell.cell import Metabolism
 from deltacell.models.base import check_choice, check_heads, named_range
 from deltacell.propagate import GENE, METABOLITE, REACTION, Aggregate, Hop, Message, SparseMatrix
+from deltacell.propagate.base import WildType
 from deltacell.propagate.product import kept_with
 from deltacell.propagate.workers import Gradients, Rows, gradients_of
 
 COMBINATIONS = ("sum", "mean", "attention", "pairwise")
+
+
+class EncodedCell(NamedTuple):
+    """The hops of message passing, and the wild type after each."""
+
+    hops: list[Hop]
+    wild_type: WildType
 
 
 class GeneLayer(nn.Module):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -15,8 +16,8 @@ from torch.utils._pytree import tree_map
 from deltacell.arrays import AnyArray, Doubles, Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.models.base import Prediction, Recorded
-from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
+from deltacell.models.fitted.gene_sets import GeneOrder, GeneSets
+from deltacell.models.interface import Prediction, Predictor, Study
 from deltacell.propagate.workers import in_any_worker, one_core, workers_for
 from deltacell.screen.genotypes import Genotypes
 from deltacell.words import Progress
@@ -72,6 +73,10 @@ class Part:
         return float(self.targets.mean())
 
 
+DrawZeros = Callable[[float], Zeros | None]
+"""Draws tested sets that are not hits, so many per measured set; None if they are unknown."""
+
+
 class FitData(NamedTuple):
     """The checked input of a fit; genes are places in the order."""
 
@@ -79,13 +84,15 @@ class FitData(NamedTuple):
     order: GeneOrder
     training: Part
     validation: Part | None
-    zeros: Zeros | None
+    draw_zeros: DrawZeros
     seed: int
     report: Report
     phase: Phase = untimed
+    context: Sequence[Study] = ()
+    condition: Tensor | None = None  # of each training set, if they differ
 
 
-class FittedPredictor(Recorded):
+class FittedPredictor(Predictor):
     """A predictor that learns in one call, without the training loop.
 
     After `fit` or `load_state_dict` it is called like a model, ``predictor(cell, genotypes)``, with
@@ -94,11 +101,11 @@ class FittedPredictor(Recorded):
     the learned state (kept as ``_learned``), `_parts`, which scores one or more sets, and
     optionally `_load`, which prepares for that.
 
-    It may have a method ``evidence(cell, genes) -> list[dict]`` that returns the measured sets
-    behind a score, as rows with ``genes``, which gene is ``replaced`` ``by`` which, ``score``,
-    ``relation`` and ``weight``. ``history`` has one row per validation during the fit: ``step`` and
-    ``validation_*`` metrics.
+    ``history`` has one row per validation during the fit: ``step`` and ``validation_*`` metrics.
     """
+
+    sets_per_call = 131_072
+    shares_first_gene = True
 
     history: list[dict[str, float]]
     _order: GeneOrder | None = None
@@ -121,12 +128,14 @@ class FittedPredictor(Recorded):
         targets: Values,
         *,
         validation: tuple[Genotypes, Values] | None = None,
-        zeros: Zeros | None = None,
+        draw_zeros: DrawZeros = lambda ratio: None,
         seed: int = 0,
         progress: Progress | None = None,
         phase: Phase = untimed,
+        context: Sequence[Study] = (),
     ) -> Self:
         """Learn from the genotypes of the training part and their scores, [batch] each."""
+        self.check_conditions(genotypes)
         self._order, self.history = None, []
         order = GeneOrder(cell.genes)
         training, held_out = _part(cell, order, genotypes, targets), None
@@ -140,9 +149,24 @@ class FittedPredictor(Recorded):
             if progress is not None:
                 progress(what, done, total)
 
-        learned = self._fit(FitData(cell, order, training, held_out, zeros, seed, report, phase))
+        data = FitData(
+            *(cell, order, training, held_out, draw_zeros, seed, report),
+            phase=phase,
+            context=context,
+            condition=genotypes.condition,
+        )
+        learned = self._fit(data)
         with phase("columns"):
             return self._use(cell, order, learned)
+
+    def keep_files(self, directory: Path, data: object) -> None:
+        """Put what it needs beside its state into a run directory, before the fit.
+
+        `data` are the run's, see `deltacell.train.data.TrainingData`.
+        """
+
+    def open_files(self, directory: Path, data: object) -> None:
+        """Load from a run directory what `keep_files` put there, before `load_state_dict`."""
 
     def state_dict(self) -> State:
         """Return the learned state, for `load_state_dict`."""
@@ -163,7 +187,13 @@ class FittedPredictor(Recorded):
         self._learned, self._order, self._is_warm = learned, order, False
         return self
 
-    def __call__(self, cell: Cell, genotypes: Genotypes) -> Prediction:
+    def __call__(
+        self,
+        cell: Cell,
+        genotypes: Genotypes,
+        *,
+        wanted: Collection[str] = (),
+    ) -> Prediction:
         order, device = self._order_for(cell), genotypes.genes.device
         sets = order.sets(genotypes.check(cell.n_genes))
         if not len(sets):

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from deltacell.arrays import Doubles, Floats, Ints
 from deltacell.cell import Cell
 from deltacell.models.baselines.additive import GeneEffects
-from deltacell.models.baselines.baseline import FitData, FittedPredictor, Part, Parts, State
 from deltacell.models.baselines.boosted_trees import boosted, booster, predicted
-from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
+from deltacell.models.fitted.gene_sets import GeneOrder, GeneSets
+from deltacell.models.fitted.predictor import FitData, FittedPredictor, Part, Parts, State
+from deltacell.models.interface import Vote
 from deltacell.models.pairs.columns import Known, PairColumns, training_columns
 from deltacell.models.pairs.messages import Measured, Neighbours, voters
 
@@ -47,7 +47,8 @@ class PairTrees(FittedPredictor):
     _prepared_for: Ints | None = field(default=None, init=False, repr=False)
 
     def _fit(self, data: FitData) -> State:
-        order, training, zeros, report = data.order, data.training, data.zeros, data.report
+        order, training, report = data.order, data.training, data.report
+        zeros = data.draw_zeros(self.zeros)
         n_hits = len(training.sets)
         report("columns", 0, (1 if zeros is None else 2) * self.rounds)
         with data.phase("columns"):
@@ -151,16 +152,21 @@ class PairTrees(FittedPredictor):
         hit = 1 / (1 + np.exp(-(self._slope * odds + self._shift)))
         return Parts(hit * size, hit, size)
 
-    def evidence(self, cell: Cell, genotype: Sequence[int]) -> list[dict[str, Any]]:
+    def evidence(self, cell: Cell, genes: Sequence[int]) -> list[Vote]:
         """Return the measured sets next to a set of two or more genes, by descending weight."""
         order = self._order_for(cell)
-        places = tuple(sorted(int(order.place[gene]) for gene in genotype))
+        places = tuple(sorted(int(order.place[gene]) for gene in genes))
         both = zip(self._columns.neighbours, self._known.alike, strict=True)
         neighbours = Neighbours(*(one + other for one, other in both))
         return [
-            voter._asdict()
-            | {"genes": order.gene[list(voter.genes)].tolist()}
-            | {"replaced": int(order.gene[voter.replaced]), "by": int(order.gene[voter.by])}
+            Vote(
+                tuple(order.gene[list(voter.genes)].tolist()),
+                replaced=int(order.gene[voter.replaced]),
+                by=int(order.gene[voter.by]),
+                score=voter.score,
+                relation=voter.relation,
+                weight=voter.weight,
+            )
             for voter in voters(self._measured, neighbours, places)
         ]
 

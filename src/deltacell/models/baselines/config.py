@@ -1,0 +1,66 @@
+"""The settings of the baselines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from deltacell.models.config import AtLeast1, AtLeast2, BelowOne, ModelConfig, Positive, ToOne
+
+
+@dataclass
+class GlobalMeanConfig(ModelConfig):
+    """The mean of the training scores."""
+
+    trained_by: ClassVar[Literal["loop", "fit"]] = "fit"
+    predictor: ClassVar[str] = "deltacell.models.baselines.additive:GlobalMean"
+
+    name: str = "global_mean"
+
+
+@dataclass
+class AdditiveConfig(ModelConfig):
+    """The sum of one effect per gene; every model should beat it."""
+
+    trained_by: ClassVar[Literal["loop", "fit"]] = "fit"
+    predictor: ClassVar[str] = "deltacell.models.baselines.additive:Additive"
+
+    name: str = "additive"
+    penalty: Positive = 3.0
+
+
+@dataclass
+class QueryPairMeanConfig(ModelConfig):
+    """The mean of the training scores of a genotype's gene pairs, shrunk."""
+
+    trained_by: ClassVar[Literal["loop", "fit"]] = "fit"
+    predictor: ClassVar[str] = "deltacell.models.baselines.additive:QueryPairMean"
+
+    name: str = "query_pair_mean"
+    shrinkage: Positive = 3.0
+    penalty: Positive = 3.0
+
+
+@dataclass
+class BoostedTreesConfig(ModelConfig):
+    """Gradient-boosted trees on networks, gene features and additive effects."""
+
+    trained_by: ClassVar[Literal["loop", "fit"]] = "fit"
+    predictor: ClassVar[str] = "deltacell.models.baselines.boosted_trees:BoostedTrees"
+
+    name: str = "boosted_trees"
+    rounds: AtLeast1 = 300
+    leaves: AtLeast2 = 63
+    learning_rate: ToOne = 0.1
+    dimensions: AtLeast1 = 8
+    feature_dimensions: AtLeast1 = 16
+    penalty: Positive = 3.0
+    folds: AtLeast2 = 5
+    forget: BelowOne = 0.1
+    features: list[str] | None = None
+
+    def rounds_of_fit(self, *, has_zeros: bool) -> int:
+        return self.rounds
+
+    def with_rounds(self, rounds: int) -> BoostedTreesConfig:
+        return replace(self, rounds=rounds)

@@ -1,0 +1,24 @@
+"""The baselines that a model must beat; all have the same interface."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from deltacell.models.base import check_choice
+from deltacell.models.baselines.additive import Additive, GlobalMean, QueryPairMean
+from deltacell.models.baselines.boosted_trees import BoostedTrees
+from deltacell.models.fitted.predictor import FittedPredictor
+
+BASELINES: Mapping[str, type[FittedPredictor]] = {
+    "global_mean": GlobalMean,
+    "additive": Additive,
+    "query_pair_mean": QueryPairMean,
+    "boosted_trees": BoostedTrees,
+}
+
+
+def baseline(name: str, **parameters: Any) -> FittedPredictor:
+    """Return a new baseline, one of `BASELINES`, with the parameters of its class."""
+    check_choice("baseline", name, BASELINES)
+    return BASELINES[name](**parameters)

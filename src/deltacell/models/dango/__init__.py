@@ -1,0 +1,1 @@
+"""DANGO: gene vectors that reconstruct the networks and score sets of genes."""

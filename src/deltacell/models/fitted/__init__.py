@@ -1,0 +1,1 @@
+"""Predictors that are fitted in one call: their base class, and gene sets as arrays."""

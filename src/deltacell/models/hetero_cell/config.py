@@ -1,0 +1,71 @@
+"""The settings of HeteroCell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from deltacell.models.config import (
+    AtLeast1,
+    BelowOne,
+    LossConfig,
+    ModelConfig,
+    null_as_no_features,
+    one_of,
+)
+
+if TYPE_CHECKING:
+    from deltacell.models.interface import BuildContext, Predictor
+
+
+@dataclass
+class HeteroCellConfig(ModelConfig):
+    """HeteroCell: the difference between the graphs of the wild type and the mutant."""
+
+    trained_by: ClassVar[Literal["loop", "fit"]] = "loop"
+    predictor: ClassVar[str] = "deltacell.models.hetero_cell.model:HeteroCell"
+    default_loss: ClassVar[str] = "point_distribution_contrast"
+
+    name: str = "hetero_cell"
+    relations: list[str] | None = None
+    hidden: AtLeast1 = 64
+    layers: AtLeast1 = 3
+    features: list[str] | None = field(default_factory=list)
+    gin_layers: AtLeast1 = 2
+    combine: Annotated[str, one_of("sum mean attention pairwise")] = "sum"
+    output: Annotated[str, one_of("mean gate global")] = "mean"
+    residual: bool = False
+    metabolism: bool = False
+    local_heads: AtLeast1 = 8
+    local_layers: AtLeast1 = 2
+    aggregation: Annotated[str, one_of("sum mean")] = "sum"
+    z_norm: Annotated[str, one_of("scale norm none")] = "norm"
+    dropout: BelowOne = 0.0
+    mutant_layers: AtLeast1 | None = None
+    epistasis: bool = False
+    mutants: Annotated[str, one_of("true matched none")] = "true"
+
+    def build(self, context: BuildContext) -> Predictor:
+        from deltacell.propagate.auto import strategy
+
+        choice = (context.recorded.get("propagation") or {}).get("choice")
+        bounds = {} if context.max_bytes is None else {"max_bytes": context.max_bytes}
+        options = self.options() | {
+            "largest": context.largest_set,
+            "propagation": strategy(context.propagation, **(choice or bounds)),
+        }
+        if self.relations is not None:
+            options["relations"] = context.relations_named(self.relations)
+        model: Predictor = self.predictor_class()(context.cell, **options)
+        return model
+
+    @classmethod
+    def upgraded(cls, settings: dict[str, Any], saved_format: int) -> dict[str, Any]:
+        return null_as_no_features(settings, saved_format)
+
+    def gives(self) -> dict[str, int | None]:
+        return {} if self.mutants == "none" else {"z": self.hidden}
+
+    def leaves_parameters_unused(self, loss: LossConfig) -> bool:
+        # No gene reads the last layer of the metabolism.
+        return self.metabolism

@@ -1,0 +1,236 @@
+"""What everything that predicts has in common: a network, a baseline, an ensemble, a table.
+
+The training loop, evaluations, rankings and explanations know these classes and none of the models.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor, nn
+
+from deltacell.arrays import Floats
+from deltacell.cell import Cell
+from deltacell.errors import InputError
+from deltacell.models.base import Recorded
+from deltacell.models.config import LARGEST_RELATION
+from deltacell.models.scoring import BatchScorer, Scorer
+from deltacell.screen import Coverage, Genotypes, Screen
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """The prediction for a batch of genotypes; all but ``intermediate`` are [batch]."""
+
+    score: Tensor  # the expected score of a tested genotype
+    intermediate: dict[str, Tensor] = field(default_factory=dict)  # for the losses, by name
+    hit: Tensor | None = None  # the probability of a hit, for predictors of two parts
+    given_hit: Tensor | None = None  # the expected score of a hit
+    spread: Tensor | None = None  # the standard deviation of the score, if it is known
+
+    @property
+    def among_hits(self) -> Tensor:
+        """The expected score of a genotype that is a hit, as all measured ones are in a list."""
+        return self.score if self.given_hit is None else self.given_hit
+
+
+@dataclass(frozen=True)
+class TargetScale:
+    """Standardises targets with the mean and standard deviation of the training part."""
+
+    mean: float = 0.0
+    std: float = 1.0
+
+    @classmethod
+    def of(cls, targets: npt.NDArray[np.floating]) -> TargetScale:
+        mean = float(np.mean(targets, dtype=np.float64))
+        std = float(np.std(targets, dtype=np.float64))
+        if not np.isfinite(mean) or not std > 0:
+            what = f"targets with mean {mean:g} and deviation {std:g} cannot be standardised"
+            fix = "Check the scores of the screen, or set data.standardise=false."
+            raise InputError(what, code="constant-targets", fix=fix)
+        return cls(mean, std)
+
+    def undo(self, scores: Tensor) -> Tensor:
+        """Return standardised scores in the unit of the screen."""
+        return scores * self.std + self.mean
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """Measurements in addition to those of the screen that is predicted, on a scale of their own.
+
+    No predictor reads them yet.
+    """
+
+    name: str
+    screen: Screen
+    scale: TargetScale
+    noise: float | None = None  # the standard deviation between repeats; None if it is unknown
+    coverage: Coverage | None = None  # which sets the study can have measured
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledSets:
+    """Genotypes with their targets, and the studies that help to predict them."""
+
+    genotypes: Genotypes
+    targets: Tensor  # standardised, [n]
+    context: Sequence[Study] = ()
+
+
+@dataclass(frozen=True)
+class Vote:
+    """A measured set that a prediction for another set rests on."""
+
+    genes: tuple[int, ...]  # the measured set
+    replaced: int  # the gene of the other set that is not in it
+    by: int  # the gene in its place
+    score: float  # the measured score
+    relation: str  # that links both genes
+    weight: float
+
+
+class RelationWeights(NamedTuple):
+    """How much a predictor reads each relation for some genes."""
+
+    relations: tuple[str, ...]
+    values: Floats  # [genes, relations]
+
+
+class GatedScore(Protocol):
+    """The score of one genotype as a function of gates, in double precision.
+
+    A relation's gate multiplies the messages over it: at 1 the score is the predictor's, at 0 that
+    on a cell in which the relation has no edges. A gene's gate multiplies its first vector. The
+    score is in the unit of the predictor, which is standardised for a network.
+    """
+
+    relations: tuple[str, ...]  # names of the gates of relations
+
+    def score(self, relation_gates: Tensor, gene_gates: Tensor) -> Tensor: ...
+
+
+class Predictor(Recorded):
+    """Whatever gives a set of genes a score.
+
+    Only `__call__` is required. Everything else has a default that works.
+    """
+
+    sets_per_call: int | None = None
+    """Genotypes per call in validation and prediction; None is the batch size of the training."""
+
+    sets_per_block: int = 131_072
+    """Sets of a block of a ranking: a few seconds of work, within which nothing is saved."""
+
+    shares_first_gene: bool = False
+    """Whether sets with the same first gene are cheaper together."""
+
+    relations: tuple[str, ...] | None = None
+    """The relations that it reads; None is all of the cell."""
+
+    reads_conditions: bool = False
+    """Whether it takes the conditions of genotypes into account."""
+
+    def __call__(
+        self,
+        cell: Cell,
+        genotypes: Genotypes,
+        *,
+        wanted: Collection[str] = (),
+    ) -> Prediction:
+        """Return the predictions for genotypes, with the intermediate results that are wanted."""
+        raise NotImplementedError
+
+    def check_conditions(self, genotypes: Genotypes) -> None:
+        """Raise for conditions of genotypes that would be ignored."""
+        if genotypes.condition is not None and not self.reads_conditions:
+            what = f"{type(self).__name__} does not read the conditions of genotypes"
+            raise InputError(what, code="no-conditions", fix="Leave out the conditions.")
+
+    def scorer(self, cell: Cell, scale: TargetScale) -> Scorer:
+        """Return exact scores, in the unit of the screen, that do not depend on the batch."""
+        return BatchScorer(self, cell, scale)
+
+    def gated(self, cell: Cell, genes: Sequence[int]) -> GatedScore | None:
+        """Return a genotype's score as a function of gates; None if it has no contributions."""
+        return None
+
+    def evidence(self, cell: Cell, genes: Sequence[int]) -> list[Vote]:
+        """Return the measured sets that the prediction for a set rests on, by weight."""
+        return []
+
+    def relation_weights(self, cell: Cell, genes: Tensor) -> RelationWeights | None:
+        """Return how much each relation is read for some genes; None if it is not learned."""
+        return None
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the record of a run keeps and `BuildContext.recorded` gives back."""
+        return {}
+
+
+class Model(nn.Module, Predictor):
+    """A network that the training loop trains. Its scores and targets are standardised."""
+
+    if TYPE_CHECKING:
+
+        def __call__(
+            self,
+            cell: Cell,
+            genotypes: Any,  # what `prepare` returns
+            *,
+            wanted: Collection[str] = (),
+        ) -> Prediction: ...
+
+    def begin(self, cell: Cell, training: LabelledSets) -> None:
+        """Take in the training part, before the first step and when a run is loaded."""
+
+    def prepare(self, cell: Cell, genotypes: Genotypes) -> Any:
+        """Do the host's part of a step; the result has a method ``to``, as tensors have."""
+        return genotypes
+
+    def compile_parts(self, **options: Any) -> None:
+        """Compile what `torch.compile` can speed up; the options are passed to it."""
+        self.compile(**options)
+
+    def scorer(self, cell: Cell, scale: TargetScale) -> Scorer:
+        # In double precision, so that a rounded score does not depend on the batch.
+        exact = copy.deepcopy(self).double().eval().requires_grad_(False)
+        return BatchScorer(exact, cell, scale)
+
+
+@dataclass(frozen=True, eq=False)
+class BuildContext:
+    """What a predictor is built for."""
+
+    cell: Cell
+    largest_set: int  # genes of the largest genotype of the screen
+    merged_relations: Mapping[str, str] = field(default_factory=dict)  # old name -> merged into
+    recorded: Mapping[str, Any] = field(default_factory=dict)  # `facts` of an earlier attempt
+    propagation: str = "auto"  # of a model that propagates mutants
+    max_bytes: int | None = None  # bounds its memory
+
+    def relations_named(
+        self,
+        names: Sequence[str],
+        usable: Collection[str] | None = None,
+    ) -> list[str]:
+        """Return the names of relations of the cell; a merged one is named by its successor.
+
+        The name `LARGEST_RELATION` alone stands for the relation with the most edges, the first of
+        equals, among those that the model can use (``usable``; None is all of the cell).
+        """
+        if list(names) == [LARGEST_RELATION] and LARGEST_RELATION not in self.cell.relations:
+            return [self._largest_relation(usable)]
+        return list(dict.fromkeys(self.merged_relations.get(name, name) for name in names))
+
+    def _largest_relation(self, usable: Collection[str] | None) -> str:
+        names = [name for name in self.cell.relations if usable is None or name in usable]
+        if not names:
+            raise InputError("the cell has no relation for this model", code="no-relation")
+        return max(names, key=lambda name: self.cell.relation(name).n_edges)

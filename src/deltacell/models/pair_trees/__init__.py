@@ -1,0 +1,1 @@
+"""PairTrees: boosted trees on the scores measured next to a set of genes."""

@@ -1,0 +1,116 @@
+"""Exact scores of gene sets, and cheap approximations with bounds, with which a ranking prunes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from math import comb, prod
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from deltacell.arrays import Bools, Doubles, Ints
+from deltacell.cell import Cell
+from deltacell.screen import Genotypes
+
+if TYPE_CHECKING:
+    from deltacell.models.interface import Predictor, TargetScale
+
+SETS_PER_CALL = 64  # of a predictor that has no opinion
+ROUNDING = 2.0**-21  # relative rounding error of a sum or a comparison in single precision
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """All sets with one gene from each axis.
+
+    If neighbouring axes are the same array, each set of its genes occurs once, in the order of the
+    array. Other axes share no gene.
+    """
+
+    axes: tuple[Ints, ...]
+
+    def __len__(self) -> int:
+        runs = [list(same) for _, same in groupby(self.axes, key=id)]
+        return prod(comb(len(same[0]), len(same)) for same in runs)
+
+    @property
+    def size(self) -> int:
+        return len(self.axes)
+
+    def sets(self, chosen: Bools | None = None) -> Ints:
+        """Return all sets, [len, size], in the order of the axes, or those ``chosen`` by place."""
+        lengths = [len(axis) for axis in self.axes]
+        at = np.stack(np.nonzero(np.ones(lengths) if chosen is None else chosen))
+        for i, (axis, following) in enumerate(pairwise(self.axes)):
+            if axis is following:
+                at = at[:, at[i] < at[i + 1]]
+        return np.stack([axis[rows] for axis, rows in zip(self.axes, at, strict=True)], axis=1)
+
+
+class Rough(NamedTuple):
+    """Approximate scores of sets, of any shape, with an error of at most ``within``."""
+
+    scores: torch.Tensor
+    within: float
+
+    @classmethod
+    def mean(cls, each: Sequence[Rough]) -> Rough:
+        """Return the mean of several; rounding errors need not cancel even if scores do."""
+        if len(each) == 1:
+            return each[0]
+        lost = ROUNDING * (len(each) + 1) * sum(float(one.scores.abs().max()) for one in each)
+        within = (sum(one.within for one in each) + lost) / len(each)
+        return cls(torch.stack([one.scores for one in each]).mean(0), within)
+
+    def near(self, above: float, below: float) -> Bools:
+        """Return which sets may score ``above`` or more, ``below`` or less, or NaN."""
+        slack = self.within + ROUNDING * float(self.scores.abs().max())
+        between = (self.scores < above - slack) & (self.scores > below + slack)
+        return (~between).numpy()
+
+
+class Scorer:
+    """Scores of gene sets in the unit of the screen; a set's score does not depend on others."""
+
+    prunes: bool = False
+    """Whether `rough` and `refined` can spare some sets the exact score."""
+
+    def scores(self, sets: Ints) -> Doubles:
+        """Return the scores [m] of sets of one size, [m, size], genes ascending."""
+        raise NotImplementedError
+
+    def rough(self, block: Block) -> Rough | None:
+        """Return approximate scores of all sets of a block, by its axes; None to score all."""
+        return None
+
+    def refined(self, block: Block, sets: Ints) -> Rough | None:
+        """Return better approximations [m] for some sets of a block; None to score all."""
+        return None
+
+
+class BatchScorer(Scorer):
+    """Calls a predictor, as many sets at a time as it likes."""
+
+    def __init__(self, predictor: Predictor, cell: Cell, scale: TargetScale) -> None:
+        self._predictor = predictor
+        self._cell = cell
+        self._scale = scale
+
+    @torch.no_grad()
+    def scores(self, sets: Ints) -> Doubles:
+        per_call = self._predictor.sets_per_call or SETS_PER_CALL
+        scores: Doubles = np.empty(len(sets), dtype=np.float64)
+        for begin in range(0, len(sets), per_call):
+            part = sets[begin : begin + per_call]
+            prediction = self._predictor(self._cell, genotypes_of(part))
+            scores[begin : begin + len(part)] = self._scale.undo(prediction.score).double().numpy()
+        return scores
+
+
+def genotypes_of(sets: Ints) -> Genotypes:
+    """Return sets of one size, [m, size], as genotypes."""
+    genes = torch.from_numpy(np.ascontiguousarray(sets, dtype=np.int64)).flatten()
+    return Genotypes(genes, torch.arange(len(sets) + 1) * sets.shape[1])
