@@ -89,7 +89,7 @@ def _drawn_cases(file: str, seed: int, first: int) -> Iterator[Case]:
         yield replace(case, a=a, b=b, seed=10_000 * seed + number)
 
 
-def _drawn(ranges: Mapping[str, tuple[int, int]], seed: int, number: int) -> dict[str, int]:
+def _drawn(ranges: Mapping[str, tuple[int, int]], seed: int, number: int) -> dict[str, Any]:
     """Draw a number from each range, both ends included."""
     rng = np.random.default_rng([seed, number, 1])
     return {name: int(rng.integers(low, high + 1)) for name, (low, high) in ranges.items()}
