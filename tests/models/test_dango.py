@@ -8,7 +8,7 @@ from torch._dynamo.utils import counters
 
 from deltacell import Genotypes, Relation
 from deltacell.models import STRING_LAMBDAS, STRING_RELATIONS, Dango, DangoLoss, HyperSAGNN
-from deltacell.models.dango.model import SAGE, MetaEmbedding, SAGELayer
+from deltacell.models.dango.layers import SAGE, MetaEmbedding, SAGELayer
 from deltacell.models.dango.reconstruction import dense_loss
 from deltacell.propagate.product import SparseMatrix
 
