@@ -140,7 +140,7 @@ def test_unknown_genes_follow_the_policy(deltacell, small, tmp_path):
         ("data get costanzo", "(did you mean 'costanzo20"),
         ("data synthetic mouse --out out", "demo"),
         ("data synthetic demo --out out --genotypes -5", "cannot make -5 rows"),
-        ("data get sgd-features --out in/mine.tsv", "the folder cannot be created"),
+        ("data get sgd-features --unchecked --out in/mine.tsv", "the folder cannot be created"),
     ],
 )
 def test_mistakes_are_answered_with_a_sentence(deltacell, small, tmp_path, arguments, said):

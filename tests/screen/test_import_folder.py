@@ -78,7 +78,7 @@ def test_a_table_of_scores_is_a_screen_and_not_a_network(folder, tmp_path, refus
 def test_a_screen_without_the_requested_phenotype_is_not_read_as_another(folder, refused):
     path = folder(
         pairs__csv="gene1,gene2,score\nYAL001C,YAL002W,-0.5\n",
-        triples__tsv="Query\tArray\tepsilon\nYAL001C+YAL002W\tYAL003W\t0.5\n",
+        others__tsv="Query\tArray\tepsilon\nYAL001C\tYAL003W\t0.5\n",
     )
     error = refused("missing-phenotype", import_folder, path, phenotype="fitness")
     assert error.fields["phenotypes"] == ("interaction",)
@@ -87,8 +87,8 @@ def test_a_screen_without_the_requested_phenotype_is_not_read_as_another(folder,
     imported = import_folder(path, phenotype="fitness")
     assert list(imported.screens) == ["both"]
     assert imported.screens["both"].column("score").tolist() == [0.25]
-    assert set(imported.left_alone) == {"pairs.csv", "triples.tsv"}
-    assert list(import_folder(path).screens) == ["both", "pairs", "triples"]
+    assert set(imported.left_alone) == {"pairs.csv", "others.tsv"}
+    assert list(import_folder(path).screens) == ["both", "others", "pairs"]
 
 
 def test_a_file_whose_name_is_not_text_is_refused(tmp_path, refused):

@@ -108,7 +108,7 @@ UNREADABLE = (
         ("profiler.window=[1,a]", "wrong-type", "profiler.window"),
         ("model.lambdas.physical=high", "invalid-config", "model.lambdas.physical"),
         ("trainer=cpu", "invalid-config", "trainer"),
-        ("data.folder=${no.such}", "invalid-config", ""),
+        ("data.folder=${no.such}", "interpolation", "data.folder"),
         *((text, "unreadable-override", None) for text in UNREADABLE),
     ],
 )
