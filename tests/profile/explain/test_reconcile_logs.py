@@ -98,6 +98,13 @@ def test_what_the_file_says_stays_and_its_average_over_warm_up_is_found(folder: 
     assert result["measurements"][0]["supports"] is None
 
 
+def test_a_median_near_the_average_is_not_an_average_over_warm_up(folder: Path) -> None:
+    many = ", ".join(["9"] * 50)
+    result = run(folder, f"- {{name: m, measured: it/s, a: {{readings: [1, {many}]}}, b: 3}}")
+    assert result["measurements"][0]["supports"] == pytest.approx(3)
+    assert "warmup_average" in kinds(result)
+
+
 def test_a_log_of_a_run_with_other_steps_is_not_of_the_training(folder: Path) -> None:
     result = run(folder, "- {name: m, measured: it/s, a: {log: profile.out}, b: {log: slow.out}}")
     assert "other_conditions" in kinds(result)

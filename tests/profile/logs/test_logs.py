@@ -83,6 +83,15 @@ def test_the_bar_of_the_documentation_of_lightning(read) -> None:
     assert log.reading(Quantity.epoch) is None  # the epoch is not complete
 
 
+def test_the_displayed_rate_is_the_one_before_validation(read) -> None:
+    epoch = [bar("Epoch 0", n, 20, n / 4) for n in range(1, 21)]
+    validation = list(states("Validation DataLoader 0", [0.1] * 20, 20, 0.1))
+    log = read("\r".join([*epoch, *validation, bar("Epoch 0", 20, 20, 9.0)]))
+    steps = reading(log, Quantity.step)
+    assert (steps.source, steps.steady) == (LogSource.bar_display, pytest.approx(0.25))
+    assert {cut.reason for cut in steps.cuts} == {CutReason.evaluation}
+
+
 def test_seconds_per_step_and_a_bar_without_a_total(read) -> None:
     slow = read("\r".join(states("Epoch 0", [2.4] * 50, 50, 0.1)))
     assert reading(slow, Quantity.step).steady == pytest.approx(2.4, rel=0.1)

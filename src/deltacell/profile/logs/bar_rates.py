@@ -53,10 +53,15 @@ class _OpenBar:
     last: BarLine
     points: list[_Point] = field(default_factory=list)
     gap_s: int = 1  # the least time between two points
+    rate: float | None = None  # as displayed at last before another bar ran
+    was_interrupted: bool = False
 
     def add(self, state: BarLine, *, is_after_other: bool) -> None:
         """Keep a state; of those within one second only the first, where the second changes."""
         self.last = state
+        self.was_interrupted |= is_after_other and self.rate is not None
+        if not self.was_interrupted and state.rate is not None:
+            self.rate = state.rate
         point = _Point(state.line, state.done, state.elapsed_s, is_after_other)
         if self.points and not is_after_other:
             before = self.points[-1]
@@ -99,7 +104,7 @@ class _Bar:
     n_steps_timed: int
     n_across_other: int  # intervals that were left out
     n_steps_across_other: int  # the largest number of steps in one of them
-    displayed_s: float | None  # per step, as it displays at last
+    displayed_s: float | None  # per step, as it displays at last before another bar runs
 
 
 class BarReader:
@@ -203,8 +208,7 @@ def _finished(bar: _OpenBar) -> _Bar:
             step_s.append(seconds)
             n_timed += point.done - start.done
             start = point
-    rate = bar.last.rate
-    displayed_s = 1 / rate if rate and is_time(1 / rate) else None
+    displayed_s = 1 / bar.rate if bar.rate and is_time(1 / bar.rate) else None
     return _Bar(
         bar.first.name,
         bar.first.role,
@@ -238,11 +242,13 @@ def _step_reading(bars: list[_Bar], cuts: Cuts) -> LogReading | None:
     for bar in bars:
         step_s += bar.step_s
     source = LogSource.bar_counts
+    left_out = cuts.all()
     n_steps = sum(bar.n_steps_timed for bar in bars)
     if not step_s:
         source = LogSource.bar_display
         step_s = [bar.displayed_s for bar in bars if bar.displayed_s is not None]
         n_steps = sum(bar.n_steps for bar in bars)
+        left_out = tuple(cut for cut in left_out if cut.reason != CutReason.across_evaluation)
     if not step_s:
         return None
     return LogReading(
@@ -252,7 +258,7 @@ def _step_reading(bars: list[_Bar], cuts: Cuts) -> LogReading | None:
         bars[0].first_line,
         bars[-1].last_line,
         n_steps,
-        cuts.all(),
+        left_out,
     )
 
 

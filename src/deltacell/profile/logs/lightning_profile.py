@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from deltacell.profile.logs.readings import LogReading, LogSource, Quantity, is_time
 
 _NUMBER = r"\d{1,15}(?:\.\d{1,15})?(?:e[+-]?\d{1,2})?"
-_HEADER = re.compile(r"\|?\s*Action\s*\|\s*Mean duration \(s\)\s*\|(?P<counts>\s*Num calls\s*\|)?")
+_HEADER = re.compile(r"Action\s*\|\s*Mean duration \(s\)\s*\|(?P<counts>\s*Num calls\s*\|)?")
 _ADVANCED = re.compile(r"Profile stats for: (?P<action>.{1,300}?)(?: rank: \d+)?$")
 _CALLS_IN = re.compile(rf"function calls.{{0,100}} in (?P<seconds>{_NUMBER}) seconds")
 # ncalls tottime percall cumtime percall filename:lineno(function)
@@ -47,8 +47,8 @@ class LightningProfileReader:
 
     def add(self, number: int, text: str) -> None:
         """Take the next line of a log."""
-        header = _HEADER.search(text)
-        if header:
+        header = _HEADER.search(text) if "Mean duration (s)" in text else None
+        if header is not None:
             self._has_counts = header["counts"] is not None
             self._first_line = self._first_line or number
         elif self._has_counts is not None and "|" in text:

@@ -63,8 +63,10 @@ def _read_text(path: Path, lines: Iterable[LogLine]) -> Log:
             bars.add(state)
         profile.add(line.number, line.text)
         table.add(line.number, line.text)
-        _add_numbers(batches, _BATCH, line.text)
-        _add_numbers(ranks, _RANKS, line.text)
+        if "batch_size" in line.text:
+            _add_numbers(batches, _BATCH, line.text)
+        if "processes registered" in line.text:
+            _add_numbers(ranks, _RANKS, line.text)
     return Log(
         path,
         (*bars.readings(), *profile.readings(), *table.readings()),

@@ -10,7 +10,7 @@ from deltacell.profile.logs.readings import LogReading, LogSource, Quantity, is_
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "μs": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 _DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s?(ns|us|μs|µs|ms|s)")
-_TOTAL = re.compile(r"Self CPU time total:\s*(\S+)\s*$")
+_TOTAL = re.compile(r"Self CPU time total:\s{0,20}(\S{1,40})$")
 _GAP = re.compile(r"\s{2,}")
 _STEPS = "ProfilerStep*"
 _LOADER = "enumerate(DataLoader)"
@@ -37,8 +37,8 @@ class TorchTableReader:
 
     def add(self, number: int, text: str) -> None:
         """Take the next line of a log."""
-        total = _TOTAL.search(text)
-        if total:
+        total = _TOTAL.search(text) if "Self CPU" in text else None
+        if total is not None:
             self._table.total_s = _seconds(total[1])
             self._table.first_line = self._table.first_line or number
             self._table.last_line = number
