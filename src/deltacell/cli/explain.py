@@ -50,18 +50,41 @@ def explain(
 
 
 def reconcile(
-    file: Annotated[Path, typer.Argument(help="YAML file of trainings and measurements.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="A YAML file of trainings and measurements, or logs of trainings."),
+    ],
+    write: Annotated[Path | None, option("Write a YAML file to start from (for logs).")] = None,
     json: Json = None,
     markdown: Markdown = None,
 ) -> None:
     """Reconcile contradictory measurements: what each one supports, and which is wrong.
 
+    A YAML file lists them, and may name logs. Of logs alone, times are read and compared.
+
     Example: deltacell reconcile docs/how-to/dango-against-hetero.yaml
     """
+    from deltacell.errors import InputError
+    from deltacell.files import write_text
     from deltacell.profile.explain.reconcile import reconcile as made_consistent
+    from deltacell.profile.explain.reconcile_logs import reconcile_logs
     from deltacell.report.explain import markdown_reconciliation, print_reconciliation
 
-    result = made_consistent(file)
+    has_yaml = any(file.suffix.lower() in (".yaml", ".yml") for file in files)
+    if has_yaml and (len(files) > 1 or write is not None):
+        raise InputError(
+            "a YAML file of measurements is reconciled alone",
+            code="yaml-and-logs",
+            fix="Name the logs in it, as in a: {log: slurm-1234.out}; or give the logs alone.",
+        )
+    if has_yaml:
+        result = made_consistent(files[0])
+    else:
+        result = reconcile_logs(files, "." if write is None else write.parent)
+    if write is not None:
+        write_text(write, result["yaml"], what="the measurements")
     print_reconciliation(result)
+    if not has_yaml and write is None:
+        typer.echo(f"\n{result['yaml']}", nl=False)
     write_json(json, result)
     write_rendered(markdown, markdown_reconciliation, result)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from deltacell.report.terminal import (
@@ -139,9 +139,33 @@ def _cell(column: str, value: Any) -> Any:
     return f"{100 * value:.1f} %" if is_share else value
 
 
+def _log_lines(logs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what was read from each log, and after its last reading what it says of its run."""
+    for number, reading in enumerate(logs, start=1):
+        yield f"{reading['file']}: {reading['sentence']}"
+        is_last = number == len(logs) or logs[number]["file"] != reading["file"]
+        if is_last and reading["settings"]:
+            yield f"{reading['file']}: {reading['settings']}"
+
+
+def _like_with_like(comparisons: Sequence[Mapping[str, Any]]) -> Piece:
+    rows = []
+    for comparison in comparisons:
+        names = f"{comparison['b']} to {comparison['a']}"
+        times = [seconds_text(comparison[side]) for side in ("b_s", "a_s")]
+        differences = "; ".join(comparison["differences"]) or "-"
+        unknown = ", ".join(comparison["unknown"]) or "-"
+        ratio = ratio_text(comparison["ratio"])
+        rows.append((names, comparison["quantity"], *times, ratio, differences, unknown))
+    columns = ("logs", "time of", "second", "first", "ratio", "differs", "not in the logs")
+    return Piece("like with like", columns, rows)
+
+
 def _reconciliation(result: Mapping[str, Any]) -> Iterator[Piece]:
     a, b, compared = result["a"], result["b"], result["comparison"]
     yield Piece("evidence", (), result["evidence"])
+    yield Piece("read from logs", (), list(_log_lines(result["logs"])))
+    yield _like_with_like(result.get("alike", []))
     wrong = [one["sentence"] for one in result["contradictions"]]
     yield Piece("contradictions and gaps", (), wrong)
     pers = ("step", "sample", "epoch")

@@ -43,6 +43,7 @@ class WallClock:
 
     side: Side
     epoch_s: float | None
+    log: str | None = None  # that says it
 
     @property
     def longest_step_s(self) -> float | None:
@@ -85,9 +86,13 @@ class SideReading:
 
     @property
     def leaves_epoch_unexplained(self) -> bool:
-        """Whether steps of this length fill less than `FILLED` of the epoch of the training."""
+        """Whether steps of this length fill less than `FILLED` of the epoch of the training.
+
+        If one log says both, they are of one run: the rest of the epoch lies outside its steps.
+        """
         limit = self.wall.longest_step_s
-        is_comparable = not self.other_conditions
+        is_of_same_run = self.reading.log is not None and self.reading.log == self.wall.log
+        is_comparable = not self.other_conditions and not is_of_same_run
         return bool(is_comparable and limit and self.per_step and self.per_step < FILLED * limit)
 
     @property
@@ -191,7 +196,7 @@ def wall_clocks(content: Measurements) -> tuple[WallClock, WallClock]:
 
     A reading of a run with another batch, model or number of ranks or steps is not used.
     """
-    seconds: list[float | None] = [None, None]
+    walls = [WallClock(content.a, None), WallClock(content.b, None)]
     for measurement in content.measurements:
         if measurement.measured != "epoch seconds":
             continue
@@ -202,9 +207,9 @@ def wall_clocks(content: Measurements) -> tuple[WallClock, WallClock]:
             wall = WallClock(side, None)
             value_s = measurement.seconds(reading.value)
             of_side = SideReading(side, reading, times, value_s, wall, None)
-            if seconds[index] is None and not of_side.other_conditions:
-                seconds[index] = value_s
-    return WallClock(content.a, seconds[0]), WallClock(content.b, seconds[1])
+            if walls[index].epoch_s is None and not of_side.other_conditions:
+                walls[index] = WallClock(side, value_s, reading.log)
+    return walls[0], walls[1]
 
 
 def _as_reading(value: float | Reading) -> Reading:

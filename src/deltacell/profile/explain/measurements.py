@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from deltacell.errors import InputError, did_you_mean
+from deltacell.profile.logs.warmup import n_warmup
 
 LARGEST_FILE = 1 << 20
 
@@ -70,6 +71,7 @@ class Reading(Conditions, forbid_unknown_fields=True, kw_only=True):
 
     value: Positive = 0.0
     readings: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = ()
+    log: Name | None = None  # the file that says it, relative to the folder of the YAML
 
     @property
     def warmup(self) -> int:
@@ -83,8 +85,13 @@ class Reading(Conditions, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def is_mean_with_warmup(self) -> bool:
-        """Whether the value is the average of all readings, including warm-up."""
-        return self.warmup > 0 and math.isclose(np.mean(self.readings), self.value, rel_tol=0.02)
+        """Whether the value is the average of all readings, including warm-up.
+
+        If there are many readings after warm-up, their median may be close to the average, too.
+        """
+        if self.warmup == 0 or self.value == self.steady:
+            return False
+        return math.isclose(np.mean(self.readings), self.value, rel_tol=0.02)
 
 
 class Measurement(Conditions, forbid_unknown_fields=True, kw_only=True):
@@ -105,6 +112,12 @@ class Measurement(Conditions, forbid_unknown_fields=True, kw_only=True):
             return _RATES[self.unit] / value
         return value / 1e3 if self.unit == "ms" else value
 
+    def value_of(self, seconds: float) -> float:
+        """Return the value in this unit that stands for some seconds."""
+        if self.unit in _RATES:
+            return _RATES[self.unit] / seconds
+        return seconds * 1e3 if self.unit == "ms" else seconds
+
     def seconds_per_step(self, reading: Reading) -> float | None:
         """Return the time of a step, without the step in which a profiler starts."""
         seconds = self.seconds(reading.steady if reading.is_mean_with_warmup else reading.value)
@@ -124,33 +137,37 @@ class Measurements(msgspec.Struct, forbid_unknown_fields=True):
     measurements: Annotated[tuple[Measurement, ...], msgspec.Meta(min_length=1)]
 
 
-def n_warmup(readings: tuple[float, ...]) -> int:
-    """Return how many leading readings differ by more than 1.5x from the median of the second half.
-
-    At most half of the readings are warm-up.
-    """
-    half = len(readings) // 2
-    usual = float(np.median(readings[half:])) if half else 0.0
-    for index in range(half):
-        if usual / 1.5 <= readings[index] <= 1.5 * usual:
-            return index
-    return half
-
-
-def read_measurements(path: str | os.PathLike[str]) -> Measurements:
-    """Read and check a YAML file of measurements; the how-to on slow runs describes its keys."""
+def read_yaml(path: str | os.PathLike[str]) -> bytes:
+    """Return the text of a YAML file of bounded size."""
     path = Path(path)
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise ValueError(f"the file is larger than {LARGEST_FILE:,} bytes")
-        content = msgspec.yaml.decode(path.read_bytes(), type=Measurements)
-    except (OSError, msgspec.DecodeError, RecursionError, ValueError) as error:
-        what = _with_known_names(" ".join(str(error).split()))
-        raise InputError(what, code="not-measurements", where=path) from error
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise _not_measurements(error, path) from error
+
+
+def decode_measurements(text: bytes | str, path: Path) -> Measurements:
+    """Return the measurements of a YAML text; the how-to on slow runs describes its keys.
+
+    What logs say is not filled in yet. Errors name the path.
+    """
+    try:
+        content = msgspec.yaml.decode(text, type=Measurements)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise _not_measurements(error, path) from error
     for measurement in content.measurements:
         units, mode, _ = MEASURED[measurement.measured]
         measurement.unit = measurement.unit or units[0]
         measurement.mode = measurement.mode or mode
+    return content
+
+
+def complete_measurements(content: Measurements, path: Path) -> None:
+    """Give every reading its value and all conditions that are known, and check them."""
+    for measurement in content.measurements:
+        units = MEASURED[measurement.measured][0]
         measurement.a = _completed(measurement, measurement.a, content.a)
         measurement.b = _completed(measurement, measurement.b, content.b)
         what = _what_is_wrong(measurement, units)
@@ -160,7 +177,11 @@ def read_measurements(path: str | os.PathLike[str]) -> Measurements:
                 code="wrong-measurement",
                 where=path,
             )
-    return content
+
+
+def _not_measurements(error: Exception, path: Path) -> InputError:
+    what = _with_known_names(" ".join(str(error).split()))
+    return InputError(what, code="not-measurements", where=path)
 
 
 def _with_known_names(message: str) -> str:
@@ -204,7 +225,7 @@ def _what_is_wrong(measurement: Measurement, units: tuple[Unit, ...]) -> str:
         what = "'sum' is only for a 'trace sum'"
     for reading in (measurement.a, measurement.b):
         if not isinstance(reading, Reading) or not reading.value:
-            return "'a' or 'b' has neither a 'value' nor 'readings'"
+            return "'a' or 'b' has neither a 'value' nor 'readings' nor a 'log'"
         start = reading.startup_seconds or 0.0
         is_short = start >= measurement.seconds(reading.value)
         if start and (measurement.unit in _RATES or (reading.window_steps or 0) < 2 or is_short):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from deltacell.profile.explain import reconcile_sentences as sentences
@@ -24,7 +25,14 @@ from deltacell.profile.explain.contradictions import (
     missing_backward,
 )
 from deltacell.profile.explain.figures import Figure, WallClock, wall_clocks
-from deltacell.profile.explain.measurements import Side, read_measurements
+from deltacell.profile.explain.log_values import LogsOfFolder, LogUse, fill_from_logs
+from deltacell.profile.explain.measurements import (
+    Measurements,
+    Side,
+    complete_measurements,
+    decode_measurements,
+    read_yaml,
+)
 
 WITH_AROUND = "step with everything around it"
 _OF_RATES = (OtherConditions, StepsLongerThanEpoch, UnexplainedRest)
@@ -38,9 +46,21 @@ def reconcile(path: str | os.PathLike[str]) -> dict[str, Any]:
     ``comparison`` is the waterfall between the ``accounts`` of the two trainings, or None if
     neither their epochs nor their steps were measured. ``parts`` is the one between parts of a
     step that were measured on other ranks than the training, which its account leaves out.
-    ``advice`` lists what to measure.
+    ``advice`` lists what to measure, and ``logs`` what was read from the logs that the file names.
     """
-    content = read_measurements(path)
+    path = Path(path)
+    return reconcile_text(read_yaml(path), path, LogsOfFolder(path.parent))
+
+
+def reconcile_text(text: bytes | str, path: Path, logs: LogsOfFolder) -> dict[str, Any]:
+    """Return the account of the measurements in a YAML text; see `reconcile`."""
+    content = decode_measurements(text, path)
+    uses = fill_from_logs(content, logs, path)
+    complete_measurements(content, path)
+    return _reconciled(content, uses)
+
+
+def _reconciled(content: Measurements, uses: Sequence[LogUse]) -> dict[str, Any]:
     a = content.a
     b = content.b
     walls = wall_clocks(content)
@@ -69,6 +89,7 @@ def reconcile(path: str | os.PathLike[str]) -> dict[str, Any]:
         "accounts": [account.to_json() for account in accounts],
         "comparison": None if comparison is None else comparison.to_json(),
         "parts": None if partial is None else partial.to_json(),
+        "logs": [use.to_json() for use in uses],
     }
 
 
