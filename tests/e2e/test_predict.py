@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from deltacell.cli.app import app
-from deltacell.predict import request
+from deltacell.models import Dango
 from deltacell.screen import Genotypes, Screen
 from deltacell.screen.import_folder import Imported
 from deltacell.train.predictor import load_run
@@ -133,7 +133,7 @@ def test_runs_of_other_genes_do_not_rank_together(runs, here, deltacell, refused
 
 def test_two_processes_write_the_same_file(runs, here, deltacell, monkeypatch):
     """As torchrun starts them; they meet in files alone, so one may come after the other."""
-    monkeypatch.setitem(request.SETS_PER_BLOCK, "dango", 8**3)
+    monkeypatch.setattr(Dango, "sets_per_block", 8**3)
     Path("few.txt").write_text("\n".join(list(load_run(runs["seed0"]).data.cell.genes)[::12]))
     words = ("predict", runs["seed0"], "--sets", "triples", "--top", "50", "--genes", "few.txt")
     deltacell(*words, "--out", "one.parquet")

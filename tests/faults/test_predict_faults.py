@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from deltacell.cli.app import app
-from deltacell.predict import request, search
+from deltacell.models import Dango
+from deltacell.predict import search
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.slow
 def test_the_file_is_the_same_whenever_it_was_stopped(runs, tmp_path, monkeypatch, number, words):
     # It saves after every block, and blocks are so small that there are many.
     monkeypatch.setattr(search, "SAVED_EVERY", 0.0)
-    monkeypatch.setitem(request.SETS_PER_BLOCK, "dango", 8**3)
+    monkeypatch.setattr(Dango, "sets_per_block", 8**3)
     save = search.Work.save
 
     def predict(out, blocks=None):

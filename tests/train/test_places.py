@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from deltacell.train.config import Config, DataConfig, EnsembleConfig, NoLossConfig, SplitConfig
+from deltacell.models.loss_config import NoLossConfig
+from deltacell.train.config import Config, DataConfig, SplitConfig
+from deltacell.train.ensemble_config import EnsembleConfig
 from deltacell.train.places import changes, for_disk, from_disk
 
 

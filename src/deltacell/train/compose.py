@@ -92,7 +92,12 @@ def _from_yaml(text: str) -> Config:
     model = _saved_model(OmegaConf.select(given, "model.name"))
     loss = registry.loss_class(OmegaConf.select(given, "loss.name"))()
     _upgrade(given, model)
-    return _checked(OmegaConf.merge(OmegaConf.structured(Config(model=model, loss=loss)), given))
+    defaults = OmegaConf.structured(Config(model=model, loss=loss))
+    for key, value in given.model.items():
+        if isinstance(value, DictConfig):
+            # A saved mapping replaces the default one, which `merge` would add to it.
+            defaults.model[key] = {}
+    return _checked(OmegaConf.merge(defaults, given))
 
 
 def _saved_model(name: Any) -> ModelConfig:

@@ -71,5 +71,5 @@ class DangoConfig(ModelConfig):
         relations = channels or list(cell.relations)
         settings = super().settings_for(cell, screen)
         if not channels:
-            settings["model.lambdas"] = {**self.lambdas, **dict.fromkeys(relations, 1.0)}
+            settings["model.lambdas"] = dict.fromkeys(relations, 1.0)
         return settings | {"model.relations": relations}
