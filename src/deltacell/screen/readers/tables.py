@@ -172,8 +172,8 @@ def _candidates(sheet: Sheet) -> Iterator[_Form]:
     for at, header, words in sheet.headers:
         if not any(known.fullmatch(w) for w in words for known in (_GENE, _ROLE, _JOINED)):
             continue
-        below = [row for row in sheet.rows[at + 1 :] if any(row)]
-        if 2 * sum(len(row) == len(header) for row in below) < len(below):
+        rows = [row for row in sheet.rows[at + 1 :] if any(row)]
+        if 2 * sum(len(row) == len(header) for row in rows) < len(rows):
             continue
         columns = []
         for i, (name, w) in enumerate(zip(header, words, strict=True)):
