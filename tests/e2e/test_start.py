@@ -79,6 +79,26 @@ def test_two_tables_become_a_page_however_often_it_was_stopped(
     assert "By a trial on" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_ten_disjoint_pairs_are_enough_for_a_page(tmp_path):
+    genes = [f"YAL{i:03}W" for i in range(1, 21)]
+    rows = [f"{genes[2 * i]}\t{genes[2 * i + 1]}\t{0.1 * (i - 5)}\n" for i in range(10)]
+    folder, out = tmp_path / "tables", tmp_path / "results"
+    folder.mkdir()
+    (folder / "screen.tsv").write_text("gene1\tgene2\tscore\n" + "".join(rows))
+    assert start(folder, out, "model.rounds=5") == 0
+    run = read_run(out / "run")
+    assert (str(run.status), run.samples.train) == ("finished", 8)
+    ranked = pl.read_parquet(out / "ranking.parquet")
+    assert ranked["end"].value_counts(sort=True)["count"].to_list() == [5, 5]
+    assert ranked["score"].is_finite().all()
+    measured = {frozenset(row.split("\t")[:2]) for row in rows}
+    sets = {frozenset(row) for row in ranked["genes"].to_list()}
+    assert len(sets) == 10
+    assert sets.isdisjoint(measured)
+    assert "<table" in (out / "ranking.html").read_text()
+
+
 def contents(folder):
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}

@@ -64,7 +64,9 @@ def _order(category: str) -> tuple[int, str]:
 
 
 def _stacks(data: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any] | None:
-    per, parts = "step", [account["parts_s"] for account in data["accounts"]]
+    accounts = data["accounts"]
+    per = "fit" if accounts[0]["source"] == "fit" else "step"
+    parts = [account["parts_s"] for account in accounts]
     if data["waterfalls"]:
         per, bars = data["waterfalls"][0]["per"], data["waterfalls"][0]["bars"]
         parts = [{bar["part"]: bar[side] for bar in bars} for side in ("a_s", "b_s")]

@@ -54,6 +54,10 @@ _UNKNOWN_FORMAT = (
     f"(a feature) or gene,term (an annotation): {_PAGE}"
 )
 
+_NO_GENE_OF_THE_CELL = (
+    "none of its names is a gene of the cell, first '{}'. Names of proteins need a TFLink network, "
+    "or a gene table with a column of aliases"
+)
 
 # By the key of a note of a source.
 _WARNINGS = {
@@ -191,8 +195,15 @@ def import_folder(
         except NoFeatureError as error:
             files.why[path] = f"{error.what}. {error.fix or ''}".strip()
             built.notes.append(f"{path.name}: {error.what}.")
+    known_proteins = [written.proteins for written in edges if written.proteins is not None]
+    proteins = pl.concat(known_proteins).unique(maintain_order=True) if known_proteins else None
     for written in terms:
-        built.add(built.annotations, *written.on(genes, policy))
+        annotation, source = written.on(genes, policy, proteins)
+        if annotation.known.any():
+            built.add(built.annotations, annotation, source)
+        else:
+            first = next(iter(written.rows["gene"].drop_nulls()), "")
+            files.why[written.table.path] = _NO_GENE_OF_THE_CELL.format(first)
     parts = built.relations, metabolism, built.features, built.annotations.values()
     cell = Cell(genes, *parts, sources=built.sources)
     by_study: dict[str, list[Screen]] = {}

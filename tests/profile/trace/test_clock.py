@@ -26,14 +26,21 @@ def test_a_trace_without_jumps_stays_as_it_is():
 
 @pytest.mark.parametrize("jump", [3600 * SECOND, SECOND * SECOND])
 def test_a_jump_is_cut_out_of_pauses_and_events(jump):
-    begin = np.array([0, 1, 3, jump + 10, jump + 12, 3 * jump])
-    end = np.array([jump + 13, 4, 3, jump + 11, jump + 13, 3 * jump + 5])
+    often = np.arange(100)  # events of a nanosecond after the second jump
+    begin = np.concatenate([[0, 1, 3, jump + 10, jump + 12], 3 * jump + 2 * often])
+    end = np.concatenate([[jump + 13, 4, 3, jump + 11, jump + 13], 3 * jump + 2 * often + 1])
     times = without_jumps(begin, end - begin)
     assert times.removed == (jump + 6 - LEFT, 2 * jump - 13 - LEFT)
     second, third = 4 + LEFT, 7 + 2 * LEFT
-    assert times.begin.tolist() == [0, 1, 3, second, second + 2, third]
-    assert times.duration.tolist() == [second + 3, 3, 0, 1, 1, 5]
+    assert times.begin.tolist() == [0, 1, 3, second, second + 2, *(third + 2 * often)]
+    assert times.duration.tolist() == [second + 3, 3, 0, 1, 1, *(1 for _ in often)]
     assert (np.diff(times.begin) >= 0).all()
+
+
+@pytest.mark.parametrize("events", [2, 4, 1_000])
+def test_events_that_are_hours_apart_stay(events):
+    times = without_jumps(np.arange(events) * 3600 * SECOND, np.full(events, 1_000))
+    assert times.removed == ()
 
 
 def test_a_step_does_not_take_thirty_years(tmp_path):

@@ -286,3 +286,27 @@ def test_phenotype_that_is_not_there(write, texts, refused):
     for kind in ("costanzo2010", "digenic", "kuzmin"):
         path = write(name="a.txt", text=texts[kind].replace("Combined mutant fitness", "Fitness"))
         refused("missing-phenotype", read, path, phenotype="fitness")
+
+
+def test_triples_with_seven_columns_are_not_costanzo2010(write):
+    # The second column is another gene, and not the name of the first one.
+    rows = "YAL001C,YAL002W,YAL003W,train,0.5,0.4,1.8\nYAL002W,YAL003W,YAL004W,test,-0.2,0.01,0.3\n"
+    written = read(write("gene1,gene2,gene3,split,tau,p_value,prediction\n" + rows))
+    assert written.reader == "table"
+    assert rows_of(written) == [
+        ["YAL001C", "YAL002W", "YAL003W"],
+        ["YAL002W", "YAL003W", "YAL004W"],
+    ]
+    assert values(written, "score") == [0.5, -0.2]
+    assert values(written, "part") == ["train", "test"]
+
+
+def test_a_gene_without_a_name_has_its_orf_in_costanzo2010(write):
+    written = read(write("YAL001C_tsq5\tYAL001C\tYAL002W\tYOR1\t0.5\t0.1\t0.01\n"))
+    assert written.reader == "costanzo2010"
+
+
+def test_words_of_a_header_in_prose_are_no_screen(write):
+    prose = "the genes interaction was\n" + "of YAL001C|YAL002W\n" * 6
+    file = File(write(prose))
+    assert not any(reader.find(file) for reader in SCREEN_READERS)

@@ -57,6 +57,7 @@ class NamedEdges:
     directed: bool = False
     notes: Mapping[str, int | str] = field(default_factory=dict)
     left_out: Mapping[str, int] = field(default_factory=dict)  # number of dropped rows, by reason
+    proteins: pl.DataFrame | None = None  # accessions of UniProt (protein) and names (gene)
 
     @property
     def gene_names(self) -> list[str]:
@@ -136,7 +137,22 @@ def _tflink(table: Table) -> _Made:
     edges = edges.with_columns(pl.col("source", "target").str.strip_chars())
     named = edges.filter(*(~pl.col(end).is_in(["", "-"]) for end in ("source", "target")))
     left_out = {"no gene name": len(edges) - len(named)}
-    yield "tflink", named, {"directed": True, "left_out": left_out}
+    facts = {"directed": True, "left_out": left_out, "proteins": _proteins(table)}
+    yield "tflink", named, facts
+
+
+def _proteins(table: Table) -> pl.DataFrame | None:
+    """Return the proteins of TFLink and their genes; None without columns of UniProt."""
+    ends = [end for end in ("TF", "Target") if f"UniprotID.{end}" in table.frame.columns]
+    if not ends:
+        return None
+    columns = (
+        table.frame.select(protein=f"UniprotID.{end}", gene=pl.col(f"Name.{end}").str.split(";"))
+        for end in ends
+    )
+    rows = pl.concat(columns).unique(maintain_order=True).explode("gene")
+    rows = rows.with_columns(pl.col("gene").str.strip_chars())
+    return rows.filter(~pl.any_horizontal(pl.all().is_in(["", "-"]))).unique(maintain_order=True)
 
 
 def _detailed(table: Table) -> _Made:

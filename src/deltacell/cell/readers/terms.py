@@ -1,4 +1,4 @@
-"""Annotations: SGD's GO slim, GAF, GMT and tables of genes and terms."""
+"""Annotations: SGD's GO slim, GAF, GMT, the Complex Portal, and tables of genes and terms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from deltacell.cell.annotation import Annotation
-from deltacell.cell.genes import Genes
+from deltacell.cell.genes import UNKNOWN, Genes
 from deltacell.cell.readers.names import (
     OnUnresolved,
     Reader,
@@ -22,6 +22,7 @@ from deltacell.cell.readers.names import (
     resolve_strains,
     stem_of,
     table_reader,
+    with_header,
     without_header,
 )
 from deltacell.counts import Counts, Source
@@ -29,6 +30,7 @@ from deltacell.table import File, Sheet, Table, is_missing, is_number
 
 #: Reasons to drop a row.
 NO_TERM = "no term"
+NO_PROTEIN = "not a protein"
 ROOT = "root of the ontology, which says that nothing is known"
 
 _ASPECTS = {"P": "process", "F": "function", "C": "component"}
@@ -36,6 +38,13 @@ _ROOTS = ("GO:0008150", "GO:0003674", "GO:0005575")
 _GO = re.compile(r"GO:\d{7}")
 _SLIM_COLUMNS = ("orf", "gene", "sgdid", "aspect", "term", "id", "type")
 _KEPT = pl.lit(None, pl.String)
+# The columns of the Complex Portal's tables; the second list of members has those of the complexes
+# within a complex, too, but may be missing.
+_COMPLEX, _COMPLEX_NAME = "Complex ac", "Recommended name"
+_MEMBERS = "Identifiers (and stoichiometry) of molecules in complex"
+_ALL_MEMBERS = "Expanded participant list"
+# An accession of UniProt, which an isoform (-2) or a chain (-PRO_0000006127) may follow.
+_PROTEIN = r"^([OPQ]\d[A-Z0-9]{3}\d|[A-NR-Z]\d(?:[A-Z][A-Z0-9]{2}\d){1,2})(?:-.+)?$"
 _GENE_WORD, _TERM_WORD = pattern("terms", "gene"), pattern("terms", "term")
 
 
@@ -51,9 +60,21 @@ class NamedTerms:
     table: Table
     reader: str
 
-    def on(self, genes: Genes, on_unknown: OnUnresolved = "drop") -> tuple[Annotation, Source]:
-        """Look up the names and return the annotation; dropped pairs are counted by reason."""
+    def on(
+        self,
+        genes: Genes,
+        on_unknown: OnUnresolved = "drop",
+        proteins: pl.DataFrame | None = None,
+    ) -> tuple[Annotation, Source]:
+        """Look up the names and return the annotation; dropped pairs are counted by reason.
+
+        ``proteins`` gives the genes of proteins that are not names of genes. A protein of several
+        genes gives a pair for each, which counts as read.
+        """
         pairs = self.rows.filter(pl.col("why").is_null())
+        if proteins is not None:
+            pairs = _by_gene(pairs, genes, proteins)
+        n_read = len(pairs) + self.rows["why"].count()
         left_out, names = Counter(self.rows["why"].drop_nulls()), pairs["gene"]
         first = names.str.extract(r"^([^|]*)")
         index = resolve_strains(genes, first)
@@ -69,7 +90,7 @@ class NamedTerms:
         annotation = Annotation.from_pairs(self.name, index[known], code, named, **facts)
         kept = annotation.matrix.nnz
         repeated = {"pair of gene and term given before": int(known.sum()) - kept}
-        counts = Counts(len(self.rows), kept, {**left_out, **dropped, **repeated})
+        counts = Counts(n_read, kept, {**left_out, **dropped, **repeated})
         numbers = {"terms": len(named), "genes": int(annotation.known.sum())}
         notes = {**numbers, **self.table.notes, **unresolved}
         return annotation, Source(
@@ -80,6 +101,18 @@ class NamedTerms:
             self.name,
             notes,
         )
+
+
+def _by_gene(pairs: pl.DataFrame, genes: Genes, proteins: pl.DataFrame) -> pl.DataFrame:
+    """Return the pairs with the genes of each protein in place of its accession."""
+    is_unknown = pl.Series(genes.resolve(pairs["gene"]) == UNKNOWN)
+    found = pairs.with_columns(protein=pl.when(is_unknown).then("gene")).join(
+        proteins.rename({"gene": "of_protein"}),
+        on="protein",
+        how="left",
+        maintain_order="left_right",
+    )
+    return found.with_columns(gene=pl.coalesce("of_protein", "gene")).select(pairs.columns)
 
 
 def _is_slim(sheet: Sheet) -> bool:
@@ -163,6 +196,32 @@ def _read_gmt(file: File) -> list[NamedTerms]:
     return [NamedTerms(stem_of(file.path.name), pairs, table, "gmt")]
 
 
+def _read_complexes(table: Table) -> list[NamedTerms]:
+    """Read the proteins of each complex, such as ``P32797(1)|[P0CX84,P0CX85](0)|CHEBI:9532(2)``.
+
+    A number in parentheses is that of copies, and brackets hold proteins that replace each other,
+    all of which are members.
+    """
+    names = table.frame.columns
+    table.bad("no name of a complex", _COMPLEX_NAME, is_missing(table.frame[_COMPLEX_NAME]))
+    table.refuse()
+    members = table.frame[_ALL_MEMBERS if _ALL_MEMBERS in names else _MEMBERS]
+    rows = pl.DataFrame(
+        {
+            "member": members.str.split("|"),
+            "term": table.frame[_COMPLEX_NAME],
+            "id": table.frame[_COMPLEX] if _COMPLEX in names else "",
+            "line": table.lines,
+        },
+    ).explode("member")
+    without_copies = pl.col("member").str.strip_chars().str.replace(r"\(\d+\)$", "")
+    rows = rows.with_columns(member=without_copies.str.strip_chars("[]").str.split(","))
+    rows = rows.explode("member").with_columns(gene=pl.col("member").str.extract(_PROTEIN))
+    why = pl.when(pl.col("gene").is_null()).then(pl.lit(NO_PROTEIN)).otherwise(_KEPT)
+    named = rows.select("gene", "term", "id", "line", why=why)
+    return [NamedTerms("complex_portal", named, table, "complex_portal")]
+
+
 def _find_table(file: File) -> Callable[..., list[NamedTerms]] | None:
     for sheet in (sheet for sheet in file.sheets if sheet.separator != " "):
         for at, _, words in sheet.headers[: min(len(sheet.rows) - 1, 10)]:
@@ -198,6 +257,7 @@ def _read_table(sheet: Sheet, at: int | None, gene: int, terms: list[int]) -> li
 
 TERM_READERS = (
     table_reader("go_slim", "terms", without_header(_SLIM_COLUMNS, _is_slim), _read_slim),
+    table_reader("complex_portal", "terms", with_header(_COMPLEX_NAME, _MEMBERS), _read_complexes),
     Reader("gaf", "terms", _find_gaf, _read_gaf),
     Reader("gmt", "terms", _find_gmt, _read_gmt),
     Reader("term_table", "terms", _find_table, lambda read: read()),

@@ -13,6 +13,7 @@ from deltacell.words import ratio_text
 
 OUTSIDE = "outside the steps: "  # prefix of a part of an epoch outside its steps
 SAMPLES = "samples per step"
+FIT = "fit"  # the source of an account of a fit in one call, which has no steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,12 +34,13 @@ class Account:
     """Where the time of a training goes, in disjoint parts.
 
     A step takes ``sum(parts)`` seconds, and an epoch ``steps_per_epoch`` steps plus
-    ``sum(outside)`` seconds. None means unknown.
+    ``sum(outside)`` seconds. None means unknown. A fit in one call takes ``sum(parts)`` seconds as
+    a whole.
     """
 
     name: str  # used in sentences
-    source: str  # run, trace or figures
-    parts: Mapping[str, float]  # seconds of a steady step by category
+    source: str  # run, fit, trace or figures
+    parts: Mapping[str, float]  # seconds of a steady step by category, or of a fit by phase
     samples_per_step: float | None = None  # of all processes together
     steps_per_epoch: float | None = None
     outside: Mapping[str, float] = field(default_factory=dict)  # seconds per epoch by category
@@ -71,12 +73,14 @@ class Account:
         return within | {f"{OUTSIDE}{part}": seconds for part, seconds in self.outside.items()}
 
     def to_json(self) -> dict[str, Any]:
-        names = ("step_s", "sample_s", "epoch_s", "samples_per_step", "steps_per_epoch", "residual")
+        whole = "fit_s" if self.source == FIT else "step_s"
+        names = ("sample_s", "epoch_s", "samples_per_step", "steps_per_epoch", "residual")
         return {
             "name": self.name,
             "source": self.source,
             "parts_s": dict(self.parts),
             "outside_s": dict(self.outside),
+            whole: self.step_s,
             **{name: getattr(self, name) for name in names},
             "facts": dict(self.facts),
             "warnings": list(self.warnings),

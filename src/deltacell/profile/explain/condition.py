@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deltacell.errors import InputError, did_you_mean
+from deltacell.profile.explain.account import FIT
 from deltacell.profile.explain.causes import CauseKind
 from deltacell.profile.explain.noise import Difference
 from deltacell.profile.explain.subject import CATEGORIES
@@ -43,6 +44,9 @@ class Condition:
             noise = None if self.what == "slower per epoch" else explanation.noise
         else:
             account = explanation.accounts[-1]
+            if account.source == FIT:
+                what = f"'{self.text}' is about steps, and a fit in one call has none"
+                raise InputError(what, code="condition-unknown")
             value = account.parts.get(self.what, 0.0) / (account.step_s or 1.0)
         asks_for_more = self.sign in (">", ">=")
         is_noise = noise is not None and not noise.is_beyond and asks_for_more

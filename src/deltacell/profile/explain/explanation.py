@@ -14,9 +14,11 @@ from typing import Any
 
 import polars as pl
 
+from deltacell.errors import InputError
 from deltacell.profile.explain import judge, run_sentences, sentences
 from deltacell.profile.explain import subject as subjects
 from deltacell.profile.explain.account import (
+    FIT,
     OUTSIDE,
     Account,
     Comparison,
@@ -37,10 +39,15 @@ from deltacell.profile.explain.setting_sentences import changes_sentence, value_
 from deltacell.profile.explain.settings import SettingChange
 from deltacell.profile.explain.split import kernel_changes, split_of
 from deltacell.profile.explain.subject import CATEGORIES, RunTimes, Subject
-from deltacell.profile.explain.tables import category_table, change_tables, trace_tables
+from deltacell.profile.explain.tables import (
+    category_table,
+    change_tables,
+    phase_table,
+    trace_tables,
+)
 from deltacell.profile.explain.timeline import typical_steps
 from deltacell.profile.explain.view import View
-from deltacell.profile.limits import limits_sentence
+from deltacell.profile.limits import limits_of_fit, limits_sentence
 from deltacell.profile.trace.attribution import RanksAttribution
 from deltacell.profile.trace.device import PARTS
 from deltacell.words import Progress, capital
@@ -115,9 +122,20 @@ def explain(
     same = b is not None and subjects.run_name(Path(a)) == subjects.run_name(Path(b))
     first = subjects.open_subject(a, name="A" if same else None, progress=progress)
     if b is None:
-        return _explain_one(first)
+        return _explain_fit(first) if first.account.source == FIT else _explain_one(first)
     second = subjects.open_subject(b, name="B" if same else None, progress=progress)
+    for subject in (first, second):
+        if subject.account.source == FIT:
+            what = f"{subject.name} was fitted in one call, without steps to compare"
+            fix = f"Explain it alone: deltacell explain {subject.path}."
+            raise InputError(what, code="fitted-run", where=subject.path, fix=fix)
     return _explain_two(first, second)
+
+
+def _explain_fit(subject: Subject) -> Explanation:
+    account = subject.account
+    table = Table("phases", "where the time of the fit goes", phase_table(account))
+    return _complete([subject], sentence=limits_of_fit(account.parts), advice=[], tables=[table])
 
 
 def _explain_one(subject: Subject) -> Explanation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import polars as pl
 
 from deltacell.errors import InputError
 from deltacell.profile.explain import sentences
-from deltacell.profile.explain.account import Account
+from deltacell.profile.explain.account import FIT, Account
 from deltacell.profile.explain.settings import RunSettings
 from deltacell.profile.fit_phases import read_fit_phases
 from deltacell.profile.phase_rows import PhaseSummary
@@ -92,7 +93,7 @@ class RunTimes:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A run or trace to explain; ``run`` is None for a trace alone."""
+    """A run or trace to explain; ``run`` is None for a trace alone and for a fit."""
 
     path: Path
     account: Account
@@ -125,9 +126,9 @@ def open_subject(
         traces = RanksAttribution(read_traces(path, progress=progress))
         return Subject(path, _trace_account(traces, name), traces=traces)
     record = read_run(folder)
-    if record.limits is not None and not read_fit_phases(folder / PHASES).is_empty():
-        what = f"this predictor was fitted in one call, without steps to explain. {record.limits}"
-        raise InputError(what, code="fitted-run", where=folder)
+    fit_phases = read_fit_phases(folder / PHASES)
+    if not fit_phases.is_empty():
+        return Subject(folder, _fit_account(record, fit_phases, name))
     rows = record.phases()
     times = RunTimes(record, rows, PhaseSummary(rows), RunSettings.of(record))
     has_traces = any(file.suffix in (".json", ".gz") for file in (folder / TRACES).glob("*"))
@@ -183,6 +184,26 @@ def _run_account(times: RunTimes, name: str, notices: tuple[str, ...]) -> Accoun
             "profiler on": times.is_profiled,
         },
         warnings=(*times.warnings(), *notices),
+    )
+
+
+def _fit_account(record: RunRecord, phases: pl.DataFrame, name: str) -> Account:
+    """Return the account of the last fit; one that was stopped has begun again from the start."""
+    last = phases.filter(pl.col("attempt") == pl.col("attempt").max())
+    parts = dict(last.select("phase", "seconds").iter_rows())
+    return Account(
+        name,
+        FIT,
+        parts,
+        facts={
+            "model": RunSettings.of(record).model,
+            "device": record.device,
+            "threads of a process": record.threads,
+            "cell": None if record.cell is None else record.cell.checksum[:12],
+            "screen": None if record.screen is None else record.screen.checksum[:12],
+            "training samples": None if record.samples is None else record.samples.train,
+            "seconds of the fit": math.fsum(parts.values()),
+        },
     )
 
 

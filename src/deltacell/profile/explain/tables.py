@@ -36,6 +36,14 @@ def category_table(account: Account) -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
+def phase_table(account: Account) -> pl.DataFrame:
+    """Return the phases of a fit, the longest first."""
+    seconds = list(account.parts.values())
+    frame = pl.DataFrame({"phase": list(account.parts), "seconds": seconds})
+    share = pl.col("seconds") / (account.step_s or 1.0)
+    return frame.with_columns(share.alias("share of the fit")).sort("seconds", descending=True)
+
+
 # Human-readable names of columns; times are in nanoseconds before they are renamed.
 _COLUMNS = {
     "time": "ms per step",

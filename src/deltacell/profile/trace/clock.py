@@ -10,7 +10,9 @@ from deltacell.arrays import Ints
 
 SHORTEST_JUMP = 3600 * 10**9  # nanoseconds; a shorter pause may be a step that is slow
 LONGER_THAN_THE_REST = 100  # a jump is longer than this many times all other time of the trace
-FEWEST_TIMES = 10  # with fewer, the rest of the trace tells nothing of its scale
+#: With fewer other pauses per long one, long pauses are usual in the trace: a few events, or those
+#: of a program that does something every hour. A single step of a program has hundreds.
+FEWEST_PAUSES = 10
 LEFT = 1_000  # nanoseconds that stay, so that events keep their order
 
 
@@ -27,13 +29,14 @@ def without_jumps(begin: Ints, duration: Ints) -> Corrected:
     """Return the times with every jump cut out; events that last through it become shorter.
 
     A jump is a pause in which no event of any thread begins or ends, which takes an hour or more
-    and many times longer than everything else in the trace. A trace of a few events has none.
+    and many times longer than everything else in the trace. Where such pauses are usual, none
+    is a jump. A program that hangs for hours looks the same, so the caller says what was removed.
     """
     boundaries = np.unique(np.concatenate([begin, begin + duration]))
-    if len(boundaries) < FEWEST_TIMES:
-        return Corrected(begin, duration, ())
     pauses = np.diff(boundaries)
     is_long = pauses >= SHORTEST_JUMP
+    if np.count_nonzero(~is_long) < FEWEST_PAUSES * np.count_nonzero(is_long):
+        return Corrected(begin, duration, ())
     rest = int(pauses[~is_long].sum())
     jumps = np.flatnonzero(is_long & (pauses > LONGER_THAN_THE_REST * rest))
     if not len(jumps):

@@ -165,9 +165,15 @@ class _Column(NamedTuple):
 
 
 def _candidates(sheet: Sheet) -> Iterator[_Form]:
-    """Yield the headers with gene columns, with any number of scores."""
+    """Yield the headers with gene columns, with any number of scores.
+
+    Text may contain the words of a header, but the lines below it have other numbers of words.
+    """
     for at, header, words in sheet.headers:
         if not any(known.fullmatch(w) for w in words for known in (_GENE, _ROLE, _JOINED)):
+            continue
+        rows = [row for row in sheet.rows[at + 1 :] if any(row)]
+        if 2 * sum(len(row) == len(header) for row in rows) < len(rows):
             continue
         columns = []
         for i, (name, w) in enumerate(zip(header, words, strict=True)):
@@ -345,10 +351,17 @@ _FITNESS2020 = "Double/triple mutant fitness"
 
 
 def _is_costanzo2010(sheet: Sheet) -> bool:
-    """Whether one of the first rows is two ORFs with their names, then three numbers."""
+    """Whether one of the first rows is two ORFs with their names, then three numbers.
+
+    A name that is the ORF of another gene is a gene of its own, as in a table of triples.
+    """
     return any(
         len(row) == len(_COSTANZO2010)
         and all(_ORF.fullmatch(row[i]) for i in (0, 2))
+        and not any(
+            is_systematic(name) and bare_name(name) != bare_name(orf)
+            for orf, name in (row[:2], row[2:4])
+        )
         and all(map(is_number, row[4:]))
         for row in sheet.rows[:3]
     )
