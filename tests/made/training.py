@@ -15,11 +15,11 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from deltacell.cell import Cell
 from deltacell.models import STRING_RELATIONS, Dango, HeteroCell
+from deltacell.models.interface import LabelledSets
 from deltacell.models.pairs import PairCell
 from deltacell.screen import Genotypes
 
 WARMUP_STEPS = 1  # before the profiler, and again within it
-STEPS = 3
 
 # The cell of the programs on genotypes, and the measured sets that PairCell remembers.
 N_GENES = 60
@@ -64,6 +64,7 @@ class Recording:
 
     shapes: bool = True
     stacks: bool = False
+    steps: int = 3
 
 
 def record(
@@ -82,11 +83,11 @@ def record(
             step()
         with profile(
             activities=[ProfilerActivity.CPU],
-            schedule=schedule(wait=0, warmup=1, active=STEPS, repeat=1),
+            schedule=schedule(wait=0, warmup=1, active=recording.steps, repeat=1),
             record_shapes=recording.shapes,
             with_stack=recording.stacks,
         ) as profiler:
-            for _ in range(1 + STEPS):
+            for _ in range(1 + recording.steps):
                 step()
                 profiler.step()
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -221,7 +222,7 @@ def _of_genotypes(training: Training, in_ranks: bool) -> tuple[Loss, Loss, Param
     elif training.model == "pair_cell":
         model = PairCell(cell, hidden=training.width)
         measured = _genotypes(N_MEASURED)
-        model.remember(cell, measured, torch.randn(N_MEASURED))
+        model.begin(cell, LabelledSets(measured, torch.randn(N_MEASURED)))
     else:
         model = HeteroCell(
             cell,

@@ -232,6 +232,22 @@ class CannotTell:
     has_shapes: bool
 
 
+@dataclass(frozen=True)
+class UnlikeCalls:
+    """One program calls operators more often, and this does not explain the difference.
+
+    It is the faster one, or its other calls take longer, as in a few steps of a busy machine.
+    """
+
+    a: str
+    b: str
+    calls_a: float  # of all operators of a step
+    calls_b: float
+    ratio: float  # of the times of a step
+    part: str  # that changed most
+    operation: str | None  # that changed most in it
+
+
 # What is behind the change of a part from A to B.
 Detail = (
     Batch
@@ -349,6 +365,7 @@ Evidence = (
     | TwoPrograms
     | MorePasses
     | CannotTell
+    | UnlikeCalls
     | OtherWork
     | OtherSettings
     | NoSetting

@@ -33,6 +33,7 @@ from deltacell.profile.explain.causes import (
     Timed,
     TwoPrograms,
     UniformOperations,
+    UnlikeCalls,
 )
 from deltacell.profile.explain.programs import MORE, OperatorChange, ProgramPair, passes_change
 from deltacell.profile.explain.view import Seconds, View
@@ -44,6 +45,8 @@ UNIFORM = 0.85  # a slowdown is uniform if this share of the time has about the 
 MODULE = "nn.Module: "  # the prefix of a module's name in a trace
 # Categories in which the work of the model can change, and parts of a device's time.
 OF_MODEL = ("forward", "backward", "loss", "optimizer", "graph preparation", "other")
+# A rank that waits for the others does so in the exchange of gradients.
+OF_STEP = (*OF_MODEL, "gradient communication")
 OF_DEVICE = (CauseKind.compute, CauseKind.idle_launch, CauseKind.idle_host)
 MOSTLY = 0.5  # of a gap
 SLOWEST_MACHINE = 4.0  # a larger ratio is not that of two machines
@@ -161,7 +164,7 @@ def causes_of_two(a: View, b: View, host_fall: Waterfall) -> list[Cause]:
         other_step = _other_step(pair, fall, OF_DEVICE)
     else:
         causes = _host_changes(pair, host_fall)
-        other_step = _other_step(pair, host_fall, OF_MODEL)
+        other_step = _other_step(pair, host_fall, OF_STEP)
     return causes if other_step is None else [other_step, *causes]
 
 
@@ -177,7 +180,7 @@ def _other_step(pair: ProgramPair, fall: Waterfall, of_model: Collection[str]) -
     if pair.are_two_programs:
         evidence = _two_programs(pair)
         return Cause(CauseKind.programs, None, fall.gap, 1.0, evidence)
-    ratio = step_ratio(pair.a, pair.b)
+    ratio = _ratio_along(pair, fall)
     passes = passes_change(pair, ratio)
     if passes is None:
         return None
@@ -235,6 +238,18 @@ def _changed_component(pair: ProgramPair) -> LongerOperation | None:
 def step_ratio(a: View, b: View) -> float:
     """Return the ratio of the median time of a step of B to that of A."""
     return float(np.median(b.times) / np.median(a.times))
+
+
+def _ratio_along(pair: ProgramPair, fall: Waterfall) -> float:
+    """Return the ratio of a step's times in the direction of the gap between their means.
+
+    It is that of the medians, unless a few slow steps turn the means the other way.
+    """
+    ratio = step_ratio(pair.a, pair.b)
+    is_along = (ratio - 1) * fall.gap > 0
+    if is_along or not fall.ratio:
+        return ratio
+    return fall.ratio
 
 
 def _device_changes(pair: ProgramPair, fall: Waterfall, host_fall: Waterfall) -> list[Cause]:
@@ -336,7 +351,8 @@ def _host_changes(pair: ProgramPair, fall: Waterfall) -> list[Cause]:
     first = causes[0]
     lead = beyond_pace[along[0].part]
     is_of_model = along[0].part in OF_MODEL
-    other_work = work_change(pair, step_ratio(a, b)) if is_of_model else None
+    ratio = _ratio_along(pair, fall)
+    other_work = work_change(pair, ratio) if is_of_model else None
     if other_work is not None:
         lead_bar = along[0]
         if other_work.kind in (CauseKind.calls, CauseKind.sizes):
@@ -345,13 +361,16 @@ def _host_changes(pair: ProgramPair, fall: Waterfall) -> list[Cause]:
         evidence = replace(_host_gap_share(lead_bar, fall, a, b), detail=other_work.detail)
         causes[0] = Cause(other_work.kind, None, first.seconds, first.share, evidence)
         return causes
+    more_calls = _more_calls_of(pair, first, sign) if is_of_model else None
+    if is_of_model and more_calls is None and pair.one_calls_more:
+        causes.insert(0, _unlike_calls(pair, first, along[0], fall, ratio))
+        return causes
     explained_by_pace = (pace - 1) * fall.a / fall.gap
     if explained_by_pace >= 0.5 and lead < 0.5 * abs(fall.gap):
         is_worth_naming = lead > 0.1 * abs(fall.gap)
         beyond = _host_gap_share(along[0], fall, a, b) if is_worth_naming else None
         causes.insert(0, _same_calls_slower(pair, pace, beyond, fall.gap))
         return causes
-    more_calls = _more_calls_of(pair, causes[0], sign) if is_of_model else None
     if more_calls is not None:
         evidence = replace(_host_gap_share(along[0], fall, a, b), detail=more_calls)
         causes[0] = replace(causes[0], kind=CauseKind.calls, evidence=evidence)
@@ -378,6 +397,27 @@ def _more_calls_of(pair: ProgramPair, cause: Cause, sign: int) -> MoreCalls | No
         return None
     slower = pair.b if sign > 0 else pair.a
     return MoreCalls(name, calls_a, calls_b, slower.name)
+
+
+def _unlike_calls(
+    pair: ProgramPair,
+    first: Cause,
+    bar: Bar,
+    fall: Waterfall,
+    ratio: float,
+) -> Cause:
+    """Return that it cannot be told: calls differ, and the part that leads has as many in both."""
+    calls_a, calls_b = pair.all_calls
+    evidence = UnlikeCalls(
+        a=pair.a.name,
+        b=pair.b.name,
+        calls_a=calls_a,
+        calls_b=calls_b,
+        ratio=ratio,
+        part=bar.part,
+        operation=first.name if first.name != bar.part else None,
+    )
+    return Cause(CauseKind.unknown, None, fall.gap, 1.0, evidence)
 
 
 def _same_calls_slower(

@@ -20,11 +20,13 @@ from deltacell.profile.explain.causes import CauseKind
 from deltacell.profile.explain.view import View
 from deltacell.profile.trace.calls import CallGroup
 
-# On the pairs that tests/profile/explain/test_two_programs.py records without shapes, the larger of
-# the similarities of nodes and operators is 0.96 or more for one program. For two programs it is at
-# most 0.41, and at most 0.54 for two propagations of one model.
+# On the 33 pairs that tests/profile/explain/test_two_programs.py records without shapes, the larger
+# of the similarities of nodes and operators is 0.96 or more for one program. For two programs it is
+# at most 0.41 if they have no components, 0.53 if they have, and 0.54 for two propagations of one
+# model.
 ONE_PROGRAM = 0.55
-SAME_COMPONENTS = 0.4  # of the names of ranges and modules; recorded pairs have 1.0 or 0.06
+# Of the names of ranges and modules. Recorded pairs of one model have 1.0, others 0.07 at most.
+SAME_COMPONENTS = 0.4
 AS_OFTEN = 0.95  # the share of calls whose ratio is the common one
 NEAR = 1.1  # ratios that differ by less are the same
 MORE = 1.3  # a smaller ratio of calls is not a cause
@@ -155,6 +157,20 @@ class ProgramPair:
         if common is None:
             return True
         return common.share >= 0.8 and 1 / NEAR < common.ratio < NEAR
+
+    @cached_property
+    def all_calls(self) -> tuple[float, float]:
+        """Return the calls per step of all operators of the model and the optimizer, in A and B."""
+        calls_a, calls_b = self.calls(CallGroup.forward, CallGroup.backward, CallGroup.optimizer)
+        return sum(calls_a.values()), sum(calls_b.values())
+
+    @cached_property
+    def one_calls_more(self) -> bool:
+        """Whether one of them calls operators so much more often that this has to be a reason."""
+        calls_a, calls_b = self.all_calls
+        if not calls_a or not calls_b:
+            return False
+        return not 1 / MORE < calls_b / calls_a < MORE
 
     @cached_property
     def components_as_often(self) -> bool:

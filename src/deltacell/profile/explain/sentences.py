@@ -37,6 +37,7 @@ from deltacell.profile.explain.causes import (
     Timed,
     TwoPrograms,
     UniformOperations,
+    UnlikeCalls,
 )
 from deltacell.profile.explain.noise import Difference
 from deltacell.profile.explain.setting_sentences import (
@@ -78,6 +79,8 @@ def cause_clause(cause: Cause, of: str) -> str:
             return _more_passes(passes)
         case CannotTell() as unknown:
             return _cannot_tell(unknown)
+        case UnlikeCalls() as unlike:
+            return _unlike_calls(unlike)
         case OtherWork() as work:
             return work_clause(work)
         case OtherSettings(changes):
@@ -351,6 +354,18 @@ def _cannot_tell(unknown: CannotTell) -> str:
     return (
         f"{text}, and neither the calls nor their inputs tell why: compare the threads, the clock"
         " rate and the load of both"
+    )
+
+
+def _unlike_calls(unlike: UnlikeCalls) -> str:
+    calls = f"({unlike.calls_b:,.4g} against {unlike.calls_a:,.4g} per step)"
+    more = f"{unlike.b} calls {ratio_text(unlike.calls_b / unlike.calls_a)} as many operators"
+    where = unlike.part
+    if unlike.operation is not None:
+        where += f" ({short_name(unlike.operation)})"
+    return (
+        f"{more} as {unlike.a} {calls}, but this does not explain the change, most of which is in"
+        f" {where}: record more steps of both on a quiet machine"
     )
 
 
