@@ -27,6 +27,7 @@ import pyarrow as pa
 from deltacell.counts import Source
 from deltacell.errors import StoreError
 from deltacell.files import flush, flush_parent, read_json, seal_of, temporary_name
+from deltacell.memory import NotEnoughMemoryError, lacks_memory, memory_sentence
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -195,6 +196,8 @@ def read(path: str | os.PathLike[str], kind: str, *, verify: bool = True) -> Sto
             with pa.memory_map(str(file)) as source:
                 parts[name] = pa.ipc.open_file(source).read_all()
         except pa.ArrowException as error:
+            if lacks_memory(error):
+                raise NotEnoughMemoryError(memory_sentence()) from error
             raise _damaged(file, f"not an Arrow file: {error}") from error
         except OSError as error:
             what = f"cannot be read: {error.strerror or error}"

@@ -384,7 +384,7 @@ def rank(
     """
     ranks = ranks_of_environment()
     tell = tell if ranks[0] == 0 else lambda sentence: None
-    with StopSignals() as signals, progress_bar() as bar:
+    with progress_bar() as bar:
         report = bar if progress and ranks[0] == 0 else lambda label, done, total: None
         report("loading", 0, 0)
         loaded = load_runs(runs, weights)
@@ -398,16 +398,18 @@ def rank(
         identity = json.dumps(dict(subject.identity), sort_keys=True)
         default = home / f"{request.sets}-{_digest(identity)}.parquet"
         path = default if out is None else Path(out)
-        found = rank_sets(
-            subject,
-            scorer,
-            path,
-            ranks=ranks,
-            overwrite=overwrite,
-            stop=lambda: signals.received is not None,
-            progress=report,
-            tell=tell,
-        )
+        # Until here nothing is to be saved, and a signal ends the process even inside a library.
+        with StopSignals() as signals:
+            found = rank_sets(
+                subject,
+                scorer,
+                path,
+                ranks=ranks,
+                overwrite=overwrite,
+                stop=lambda: signals.received is not None,
+                progress=report,
+                tell=tell,
+            )
     if found is None and signals.received is not None:
         tell(f"Stopped; rerun the command to resume from {path}.partial")
         raise Stopped(signals.received)

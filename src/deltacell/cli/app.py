@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
@@ -15,7 +14,9 @@ import typer
 from deltacell.cli import bench, data, explain, predict, start, train
 from deltacell.cli.program import Program, option
 from deltacell.errors import DeltacellError
+from deltacell.memory import check_limit, lacks_memory, memory_sentence
 
+UNLIMITED = frozenset(("-h", "--help", "--version"))  # need no library
 app = typer.Typer(
     name="deltacell",
     cls=Program,
@@ -87,6 +88,8 @@ def main() -> None:
     The exit code is 2 for errors that the user can correct, and 1 for all others.
     """
     try:
+        if not UNLIMITED.intersection(sys.argv):
+            check_limit()
         app()
     except BrokenPipeError:
         # The reader of a pipe, such as `head`, has closed it.
@@ -105,9 +108,8 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, DeltacellError):
         return str(error)
     said, fault = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": "), ""
-    # A library that cannot be loaded for lack of memory only says so in its message.
-    if re.search("^(OutOf)?MemoryError|cannot allocate memory|failed to map segment", said, re.I):
-        said = "there is not enough memory"
+    if lacks_memory(error):
+        said = memory_sentence()
     elif isinstance(error, OSError) and error.strerror:
         said = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     else:
