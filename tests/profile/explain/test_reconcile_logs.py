@@ -105,6 +105,22 @@ def test_a_median_near_the_average_is_not_an_average_over_warm_up(folder: Path) 
     assert "warmup_average" in kinds(result)
 
 
+@pytest.mark.parametrize("place", ["measurement", "reading"])
+def test_the_batch_in_the_file_takes_precedence_over_that_of_the_log(
+    folder: Path,
+    place: str,
+) -> None:
+    """The logs say 28, as the training does, so a batch of 8 is another run."""
+    of_measurement, of_reading = (
+        ("batch: 8, ", "") if place == "measurement" else ("", ", batch: 8")
+    )
+    readings = f"a: {{log: fast.out{of_reading}}}, b: {{log: slow.out{of_reading}}}"
+    result = run(folder, f"- {{name: m, measured: it/s, {of_measurement}{readings}}}")
+    assert "other_conditions" in kinds(result)
+    agreeing = run(folder, "- {name: m, measured: it/s, a: {log: fast.out}, b: {log: slow.out}}")
+    assert "other_conditions" not in kinds(agreeing)
+
+
 def test_a_log_of_a_run_with_other_steps_is_not_of_the_training(folder: Path) -> None:
     result = run(folder, "- {name: m, measured: it/s, a: {log: profile.out}, b: {log: slow.out}}")
     assert "other_conditions" in kinds(result)

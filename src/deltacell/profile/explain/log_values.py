@@ -114,10 +114,13 @@ def _fill(
         reading.readings = tuple(measurement.value_of(seconds) for seconds in in_log.seconds)
     if not reading.value:
         reading.value = reading.steady or measurement.value_of(in_log.steady)
+    conditions = {"batch": log.batch, "ranks": log.ranks}
     if quantity == Quantity.self_sum:
-        reading.window_steps = reading.window_steps or in_log.n_steps
+        conditions["window_steps"] = in_log.n_steps
     if measurement.measured in OF_TRAINING:
-        reading.steps_per_epoch = reading.steps_per_epoch or log.steps_per_epoch
-    reading.batch = reading.batch or log.batch
-    reading.ranks = reading.ranks or log.ranks
+        conditions["steps_per_epoch"] = log.steps_per_epoch
+    for name, value_in_log in conditions.items():
+        is_written = getattr(reading, name) or getattr(measurement, name)
+        if not is_written:
+            setattr(reading, name, value_in_log)
     return LogUse(log, in_log, measurement.name, side.name)
