@@ -82,7 +82,8 @@ def test_resuming_what_is_not_there_or_is_done(finished, tmp_path, refused):
 def test_modes_are_shown_side_by_side(deltacell, training, tmp_path, monkeypatch):
     def here(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         assert command[1:4] == ["-m", "deltacell", "train"]
-        (path,) = (Path(w[11:-1]) for w in command if w.startswith("directory='"))
+        (word,) = [word for word in command if word.startswith("directory=")]
+        path = Path(word.removeprefix("directory=").strip("'"))
         result = typed(*command[3:])
         mode, record = path.name, read_run(path)
         assert (record.status, record.mode) == (Status.finished, mode)
