@@ -47,11 +47,11 @@ docs: setup
 	@echo "open site/index.html"
 
 test: setup
-	$(PYTEST) -m "not slow" -n $(WORKERS) --dist worksteal
+	$(PYTEST) -m "not slow and not timed" -n $(WORKERS) --dist worksteal
 
 test-full: setup
 # One worker runs all tests of a file, which share what is slow to make; slow files come first.
-	$(PYTEST) -n $(WORKERS_FULL) --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not timed" -n $(WORKERS_FULL) --dist loadfile --no-loadscope-reorder
 
 lint: setup
 	$(BIN)/ruff check src tests

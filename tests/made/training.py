@@ -246,7 +246,8 @@ def _of_genotypes(training: Training, in_ranks: bool) -> tuple[Loss, Loss, Param
 
 
 def _distributed(module: nn.Module) -> nn.Module:
-    return nn.parallel.DistributedDataParallel(module, find_unused_parameters=False)
+    # The loss reads the score alone, so the heads of DANGO's reconstruction have no gradient.
+    return nn.parallel.DistributedDataParallel(module, find_unused_parameters=True)
 
 
 PROGRAMS = {

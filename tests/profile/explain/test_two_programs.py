@@ -3,7 +3,7 @@
 The programs are run and recorded here, on a machine that may be busy with something else. So they
 are compared in two ways. With made-up times, which only depend on what was called, the kind has to
 be right. With the times as they were, a difference may be lost in noise, but it must never have a
-wrong cause; these tests are slow.
+wrong cause; these tests are marked as timed, and `.ci/full` runs them on an idle machine.
 """
 
 from __future__ import annotations
@@ -298,7 +298,7 @@ def check_pair(
     check(second, first, kinds)
 
 
-@pytest.mark.slow
+@pytest.mark.timed
 @pytest.mark.parametrize("recording", [SHAPES, NO_SHAPES], ids=["shapes", "no shapes"])
 @pytest.mark.parametrize("name", [*PAIRS, *MORE_PAIRS])
 def test_the_cause_is_right_or_unknown(
@@ -309,20 +309,20 @@ def test_the_cause_is_right_or_unknown(
     check_pair(recordings, {**PAIRS, **MORE_PAIRS}[name], recording)
 
 
-@pytest.mark.slow
+@pytest.mark.timed
 @pytest.mark.parametrize("name", WITH_STACKS)
 def test_causes_with_stacks(recordings: Recordings, name: str) -> None:
     check_pair(recordings, PAIRS[name], STACKS)
 
 
-@pytest.mark.slow
+@pytest.mark.timed
 @pytest.mark.parametrize("recording", [SHAPES, NO_SHAPES], ids=["shapes", "no shapes"])
 @pytest.mark.parametrize("name", OF_TWO_RANKS)
 def test_causes_of_two_ranks(recordings: Recordings, name: str, recording: Recording) -> None:
     check_pair(recordings, PAIRS[name], recording, ranks=2)
 
 
-@pytest.mark.slow
+@pytest.mark.timed
 def test_compiled_against_eager(recordings: Recordings) -> None:
     if shutil.which("c++") is None and shutil.which("g++") is None:
         pytest.skip("torch.compile needs a C++ compiler, and there is none")
@@ -330,7 +330,7 @@ def test_compiled_against_eager(recordings: Recordings) -> None:
     check_pair(recordings, expected, SHAPES)
 
 
-@pytest.mark.slow
+@pytest.mark.timed
 @pytest.mark.parametrize("program", [MLP, DANGO], ids=["mlp", "dango"])
 @pytest.mark.parametrize("recording", [SHAPES, NO_SHAPES], ids=["shapes", "no shapes"])
 def test_a_program_is_never_another_one_than_itself(
