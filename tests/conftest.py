@@ -9,8 +9,8 @@ from typing import Any
 import golden
 import pytest
 
+from deltacell.base.errors import InputError
 from deltacell.cell import Genes
-from deltacell.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -266,8 +266,8 @@ def genes() -> Genes:
 @pytest.fixture(scope="session")
 def reader_of() -> Callable[..., str | None]:
     """Return a function that names the reader that an import would take for a file."""
-    from deltacell.screen.import_folder import READERS
-    from deltacell.table import File
+    from deltacell.data.import_folder import READERS
+    from deltacell.storage.tables import File
 
     def found(path: Path, columns: Sequence[Any] = ()) -> str | None:
         file = File(path, columns)

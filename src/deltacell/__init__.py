@@ -6,22 +6,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from deltacell.api.verbs import Ranked, Run, ScoreExplanation, evaluate, fit, rank, why
+    from deltacell.base.errors import DeltacellError, InputError
     from deltacell.cell import Cell, Feature, Genes, Metabolism, Relation
-    from deltacell.errors import DeltacellError, InputError
     from deltacell.models import Dango, HeteroCell
     from deltacell.models.pairs import PairCell, PairTrees
     from deltacell.profile.explain import Explanation, explain
     from deltacell.screen import Batch, Coverage, Genotypes, Loader, Screen, Split, StudyCoverage
-    from deltacell.verbs import Ranked, Run, ScoreExplanation, evaluate, fit, rank, why
 
 _HOME = {
     "cell": ("Cell", "Feature", "Genes", "Metabolism", "Relation"),
-    "errors": ("DeltacellError", "InputError"),
+    "base.errors": ("DeltacellError", "InputError"),
     "models": ("Dango", "HeteroCell"),
     "models.pairs": ("PairCell", "PairTrees"),
     "profile.explain": ("Explanation", "explain"),
     "screen": ("Batch", "Coverage", "Genotypes", "Loader", "Screen", "Split", "StudyCoverage"),
-    "verbs": ("Ranked", "Run", "ScoreExplanation", "fit", "rank", "why"),
+    "api.verbs": ("Ranked", "Run", "ScoreExplanation", "evaluate", "fit", "rank", "why"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
@@ -42,9 +42,6 @@ __all__ += ["evaluate", "explain", "fit", "rank", "why"]
 
 def __getattr__(name: str) -> Any:
     # Lazy, so that `deltacell --help` does not import PyTorch.
-    if name == "evaluate":
-        # The function and its package share a name; the package is callable.
-        return import_module("deltacell.evaluate")
     if name not in _MODULE:
         raise AttributeError(f"module 'deltacell' has no attribute '{name}'")
     return getattr(import_module(f"deltacell.{_MODULE[name]}"), name)

@@ -16,13 +16,13 @@ from cells import random_cell
 from torch_geometric.loader import DataLoader
 from typer.testing import CliRunner
 
-from deltacell import store
+from deltacell import storage
+from deltacell.base.errors import DeltacellError, InputError
 from deltacell.bench import data, models, mutants, process, propagation, start
 from deltacell.bench import trace as trace_bench
 from deltacell.bench.faults import Fork
 from deltacell.cell import Cell
 from deltacell.cli.app import app
-from deltacell.errors import DeltacellError, InputError
 from deltacell.models.hetero_cell.model import HeteroCell
 from deltacell.profile.trace.read import read_trace
 from deltacell.profile.trace.trace import Kind
@@ -72,7 +72,7 @@ def test_a_separate_process_returns_fails_and_dies(tmp_path: Path) -> None:
     # Functions of modules that load quickly.
     assert process.in_own_process(os.path.commonprefix, m=["ab", "ac"]) == "a"
     with pytest.raises(InputError):
-        process.in_own_process(store.read, path=tmp_path / "none", kind="cell")
+        process.in_own_process(storage.read, path=tmp_path / "none", kind="cell")
     with pytest.raises(DeltacellError, match="died"):
         process.in_own_process(os._exit, status=1)
 

@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 
 from deltacell.bench import faults, habits
-from deltacell.screen import import_folder as module
+from deltacell.data import import_folder as module
 
 
 @pytest.mark.parametrize("kind", habits.KINDS)

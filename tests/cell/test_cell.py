@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from deltacell.base.errors import StoreError
 from deltacell.cell import Cell, Feature, Genes, Metabolism, Relation
-from deltacell.counts import AMBIGUOUS_NAME, UNKNOWN_GENE, Counts, Source
-from deltacell.errors import StoreError
+from deltacell.storage.provenance import AMBIGUOUS_NAME, UNKNOWN_GENE, Counts, Source
 
 NAN = float("nan")
 

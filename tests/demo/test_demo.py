@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from deltacell import Cell, Screen
+from deltacell.base.errors import InputError
 from deltacell.cli.app import app
+from deltacell.data.import_folder import Imported
 from deltacell.demo import steps as module
 from deltacell.demo.steps import FIRST, clear, head_of_ranking, recovered, steps
-from deltacell.errors import InputError
-from deltacell.predict.gene_sets import Combinations
 from deltacell.profile.record import Reached, RunRecord, Status, write_run
+from deltacell.ranking.gene_sets import Combinations
 from deltacell.screen import Genotypes
-from deltacell.screen.import_folder import Imported
 from deltacell.screen.synthetic import Planted
 from deltacell.train.data import load_data
 from deltacell.train.run_directory import resumed_config

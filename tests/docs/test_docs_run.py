@@ -28,7 +28,7 @@ from typer.testing import CliRunner
 
 from deltacell import Screen
 from deltacell.cli.app import app
-from deltacell.evaluate import runs as evaluation
+from deltacell.evaluation import runs as evaluation
 from deltacell.models import DangoLoss, LossValue
 from deltacell.train import run as running
 from deltacell.train.compose import compose

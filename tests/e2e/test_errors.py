@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from deltacell import store
+from deltacell import storage
+from deltacell.base.errors import InputError
 from deltacell.cli.app import app, main
-from deltacell.errors import InputError
 
 DEMO = ("train", "experiment=demo")
 
@@ -49,7 +49,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def fail(_path: Any) -> None:
         raise error
 
-    monkeypatch.setattr(store, "read_manifest", fail)
+    monkeypatch.setattr(storage, "read_manifest", fail)
 
 
 class OutOfMemoryError(RuntimeError):

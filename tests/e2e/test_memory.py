@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from deltacell import memory, verbs
-from deltacell.memory import NotEnoughMemoryError, check_limit, lacks_memory, needed_bytes
+from deltacell.api import verbs
+from deltacell.base import memory
+from deltacell.base.memory import NotEnoughMemoryError, check_limit, lacks_memory, needed_bytes
 
 
 def predict(run, out, limit):

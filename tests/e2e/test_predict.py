@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 
 from deltacell.cli.app import app
+from deltacell.data.import_folder import Imported
 from deltacell.models import Dango
 from deltacell.screen import Genotypes, Screen
-from deltacell.screen.import_folder import Imported
 from deltacell.train.predictor import load_run
 
 

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from deltacell.cli.app import app
+from deltacell.data.import_folder import Imported
 from deltacell.screen import Screen
-from deltacell.screen.import_folder import Imported
 
 NETWORK = "gene1\tgene2\tweight\nYAL001C\tYAL002W\t0.5\nYAL002W\tYAL003W\t0.25\n"
 PAIRS = {("YAL001C", "YAL002W"): -0.25, ("YAL001C", "YAL003W"): 0.5, ("YAL002W", "YAL003W"): 0.125}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deltacell.bench import faults
-from deltacell.screen.import_folder import READERS
+from deltacell.data.import_folder import READERS
 
 
 def bench(folder: Path, *words: str) -> list[dict[str, Any]]:

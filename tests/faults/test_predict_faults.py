@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from deltacell.cli.app import app
 from deltacell.models import Dango
-from deltacell.predict import search
+from deltacell.ranking import search
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from laws import edge_lists, features, metabolisms, relation_of, relations, satisfied
 
 from deltacell.cell import Annotation, Cell, Genes, Relation
-from deltacell.counts import Counts, Source
 from deltacell.screen import Genotypes
+from deltacell.storage.provenance import Counts, Source
 
 LAW = settings(max_examples=30, deadline=None)
 

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from deltacell.cell import Cell, Genes, Relation
 from deltacell.models import Dango
 from deltacell.models.interface import TargetScale
-from deltacell.predict import search
-from deltacell.predict.ensemble import scorer_of_predictors
-from deltacell.predict.gene_sets import Block, Combinations, Listed, Scored
-from deltacell.predict.ranking_file import SCHEMA
-from deltacell.predict.request import FILE, PAIRS, TRIPLES, WITH, Request, Subject
-from deltacell.predict.search import rank_sets, read_scored
-from deltacell.predict.status import STATUSES, Linkage, Statuses
+from deltacell.ranking import search
+from deltacell.ranking.ensemble import scorer_of_predictors
+from deltacell.ranking.gene_sets import Block, Combinations, Listed, Scored
+from deltacell.ranking.ranking_file import SCHEMA
+from deltacell.ranking.request import FILE, PAIRS, TRIPLES, WITH, Request, Subject
+from deltacell.ranking.search import rank_sets, read_scored
+from deltacell.ranking.status import STATUSES, Linkage, Statuses
 from deltacell.screen import Genotypes, Screen
 from deltacell.train.predictor import TrainedPredictor
 

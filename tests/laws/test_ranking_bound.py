@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from deltacell.models import Dango
 from deltacell.models.interface import TargetScale
-from deltacell.predict.gene_sets import Block
+from deltacell.ranking.gene_sets import Block
 
 N = 16
 betas = st.lists(

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Genes
-from deltacell.counts import Counts, Source
 from deltacell.screen import Coverage, Genotypes, Screen, StudyCoverage
 from deltacell.screen.screen import GENE_SCHEMA, PERTURBATIONS, ROW_SCHEMA
+from deltacell.storage.provenance import Counts, Source
 
 N = 4
 LAW = settings(max_examples=30, deadline=None)

@@ -11,8 +11,8 @@ from cells import screen_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from deltacell.base.errors import InputError
 from deltacell.cell import Genes
-from deltacell.errors import InputError
 from deltacell.screen import Genotypes, Grid, Screen, Split
 from deltacell.screen.grid import Part
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltacell.errors import InputError
+from deltacell.base.errors import InputError
 from deltacell.profile.trace import decode
 from deltacell.profile.trace import read as reading
 from deltacell.profile.trace.read import read_trace

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from deltacell.errors import MissingExtraError
+from deltacell.base.errors import MissingExtraError
 from deltacell.profile.capture import HostProfiler
 
 HELD: list[bytearray] = []

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 import torch
 
-from deltacell.errors import StoreError
+from deltacell.base.errors import StoreError
 from deltacell.profile.limits import limits_sentence
 from deltacell.profile.phase_rows import COLUMNS, PHASES, PhaseSummary, read_phases, unevenness
 from deltacell.profile.phases import NoTimer, PhaseTimer

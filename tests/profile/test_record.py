@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deltacell.files import seal_of
+from deltacell.base.files import seal_of
 from deltacell.profile.record import (
     Attempt,
     CellFacts,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from deltacell.screen.import_folder import READERS
-from deltacell.table import File
+from deltacell.data.import_folder import READERS
+from deltacell.storage.tables import File
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from deltacell.cell import Cell
-from deltacell.evaluate import Bootstrap, baselines, evaluate_predictions
+from deltacell.evaluation import Bootstrap, baselines, evaluate_predictions
 from deltacell.models.baselines import baseline
 from deltacell.report.evaluate import markdown_evaluation
 from deltacell.screen import Split

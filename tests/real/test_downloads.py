@@ -5,7 +5,7 @@ import hashlib
 
 import pytest
 
-from deltacell.download import DOWNLOADS
+from deltacell.data.download import DOWNLOADS
 
 pytestmark = [pytest.mark.real]
 FILES = {

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from deltacell.cell.readers.features import MERGED, NO_VALUE, reader
+from deltacell.data.import_folder import Imported, import_folder
 from deltacell.models.config import LARGEST_RELATION
 from deltacell.models.gene_vectors import feature_vectors
-from deltacell.predict.status import Evidence
+from deltacell.ranking.status import Evidence
 from deltacell.screen import Genotypes
-from deltacell.screen.import_folder import Imported, import_folder
 from deltacell.train.compose import compose
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from deltacell.screen.import_folder import import_folder
+from deltacell.data.import_folder import import_folder
 from deltacell.screen.outliers import beyond_any_scale, deviations_from_median
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]

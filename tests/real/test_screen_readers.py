@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from deltacell.errors import PhenotypeError
+from deltacell.base.errors import PhenotypeError
 
 pytestmark = pytest.mark.real
 

@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from deltacell.base.errors import MissingExtraError
 from deltacell.cell.readers import sbml
-from deltacell.errors import MissingExtraError
 from deltacell.screen import Screen
 from deltacell.screen.screen import ROW_SCHEMA
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from deltacell.errors import StoreError
+from deltacell.base.errors import StoreError
 from deltacell.profile.record import Reached, Status
 from deltacell.train.run_directory import (
     Checkpoints,

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from deltacell.cell import Cell
+from deltacell.data.import_folder import Imported
 from deltacell.models import HeteroCell
 from deltacell.models.interface import TargetScale
 from deltacell.screen import Genotypes, Screen
-from deltacell.screen.import_folder import Imported
 from deltacell.train.config import Config, DataConfig, SplitConfig
 from deltacell.train.data import load_data
 from deltacell.train.predictor import build_model

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deltacell.files import locked
+from deltacell.base.files import locked
 from deltacell.profile.record import RUN_FILE, Status, read_run
 from deltacell.report.progress import TrainingBar
 from deltacell.train.run import train

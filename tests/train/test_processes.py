@@ -17,8 +17,8 @@ import torch
 import typer
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+from deltacell.base.errors import InputError
 from deltacell.cli import train as cli
-from deltacell.errors import InputError
 from deltacell.train import processes
 from deltacell.train.config import Config, TrainerConfig
 from deltacell.train.processes import (

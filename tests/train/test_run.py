@@ -19,7 +19,7 @@ import torch
 from scipy.optimize import lsq_linear
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from deltacell.errors import DeltacellError, MissingExtraError, need
+from deltacell.base.errors import DeltacellError, MissingExtraError, need
 from deltacell.models import LossValue
 from deltacell.models.baselines import BASELINES, Additive
 from deltacell.models.registry import config_class

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from deltacell import files
+from deltacell.base import files
 from deltacell.profile.record import CellFacts, Status, read_run, write_run
 from deltacell.screen import Split
 from deltacell.train import run_directory

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import DataLoader
 
-from deltacell.arrays import offsets_of
+from deltacell.base.arrays import offsets_of
 from deltacell.bench.process import in_turns, random_genotypes
 from deltacell.cell import Cell
 from deltacell.screen import Loader, Screen

@@ -39,28 +39,28 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten
 
-from deltacell import store
+from deltacell import storage
+from deltacell.api.verbs import rank
+from deltacell.base.errors import DeltacellError, InputError
 from deltacell.bench import process
 from deltacell.bench.habits import KINDS as HABITS
 from deltacell.bench.habits import habits
 from deltacell.cell import Cell, Genes
-from deltacell.errors import DeltacellError, InputError
+from deltacell.data.import_folder import READERS, Imported, import_folder
 from deltacell.models.baselines.boosted_trees import booster, predicted
-from deltacell.predict.gene_sets import Scored
-from deltacell.predict.ranking_file import Ranking
-from deltacell.predict.request import read_sets
-from deltacell.predict.search import read_scored, write_scored
 from deltacell.profile.explain import explain
 from deltacell.profile.record import Status, read_run
 from deltacell.profile.trace.read import read_traces
+from deltacell.ranking.gene_sets import Scored
+from deltacell.ranking.ranking_file import Ranking
+from deltacell.ranking.request import read_sets
+from deltacell.ranking.search import read_scored, write_scored
 from deltacell.screen import Screen, Split
-from deltacell.screen.import_folder import READERS, Imported, import_folder
-from deltacell.table import File
+from deltacell.storage.tables import File
 from deltacell.train.compose import compose, from_yaml
 from deltacell.train.predictor import load_run
 from deltacell.train.run import train
 from deltacell.train.run_directory import Checkpoints, read_config
-from deltacell.verbs import rank
 
 Reader = Callable[[Path], Any]
 Cases = Iterator[tuple[Callable[[], Any], Any]]  # calls, and their expected results unless None
@@ -268,7 +268,7 @@ def flipped() -> dict[str, tuple[str, Reader]]:
     """Return for each kind a pattern of files of `write_artefacts`, and their reader."""
 
     def stored(kind: str, folder: Path) -> Any:
-        found = store.read(folder / kind, kind)
+        found = storage.read(folder / kind, kind)
         return found.checksum, found.meta, {n: t.to_pydict() for n, t in found.parts.items()}
 
     def state(folder: Path) -> Any:

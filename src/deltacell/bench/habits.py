@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from deltacell.cell import Genes
-from deltacell.predict.given_sets import line_of_set
-from deltacell.predict.request import read_sets
-from deltacell.screen.import_folder import import_folder
+from deltacell.data.import_folder import import_folder
+from deltacell.ranking.given_sets import line_of_set
+from deltacell.ranking.request import read_sets
 
 Cases = Iterator[tuple[Callable[[], Any], Any]]
 

@@ -23,15 +23,15 @@ from deltacell.models.dango.model import Dango
 from deltacell.models.dango.reconstruction import dense_loss
 from deltacell.models.hyper_sagnn import OthersAttention
 from deltacell.models.losses import DangoLoss
-from deltacell.predict.ensemble import scorer_of_predictors
-from deltacell.predict.gene_sets import Combinations
-from deltacell.predict.ranking_file import HIGHEST, LOWEST
-from deltacell.predict.search import DRAWN, SHARE_DRAWN, Kept
 from deltacell.profile.phase_rows import PHASES, PhaseSummary, read_phases
 from deltacell.profile.phases import PhaseTimer
 from deltacell.profile.record import PHASES as PHASES_FOLDER
 from deltacell.profile.record import read_run
 from deltacell.propagate import SparseMatrix
+from deltacell.ranking.ensemble import scorer_of_predictors
+from deltacell.ranking.gene_sets import Combinations
+from deltacell.ranking.ranking_file import HIGHEST, LOWEST
+from deltacell.ranking.search import DRAWN, SHARE_DRAWN, Kept
 from deltacell.screen import Genotypes
 from deltacell.train.compose import compose, with_settings
 from deltacell.train.config import Config

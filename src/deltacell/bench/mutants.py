@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from deltacell.arrays import Doubles
+from deltacell.api.verbs import Run, fit
+from deltacell.base.arrays import Doubles
+from deltacell.base.errors import InputError
 from deltacell.bench import process
 from deltacell.cell import Cell
-from deltacell.errors import InputError
-from deltacell.evaluate import Estimate, evaluate_predictions
+from deltacell.evaluation import Estimate, evaluate_predictions
 from deltacell.profile.record import Status
 from deltacell.screen import Screen, Split
 from deltacell.train.compose import compose
 from deltacell.train.data import load_data
-from deltacell.verbs import Run, fit
 
 ARMS = ("true", "matched", "none")
 ALONE = "pairs alone"

@@ -13,7 +13,7 @@ from deltacell.models.fitted.gene_sets import GeneOrder
 from deltacell.models.fitted.predictor import Part
 from deltacell.models.pairs import Known, Measured, PairColumns, PairTrees
 from deltacell.models.scoring import genotypes_of
-from deltacell.predict.gene_sets import Pairs
+from deltacell.ranking.gene_sets import Pairs
 from deltacell.train.config import Config, DataConfig
 from deltacell.train.data import draw_zeros, load_data
 

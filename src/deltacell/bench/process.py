@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from deltacell.base.errors import DeltacellError
+from deltacell.base.text import Progress
 from deltacell.cell import Cell
-from deltacell.errors import DeltacellError
 from deltacell.screen import Genotypes
-from deltacell.words import Progress
 
 
 def silent(what: str, done: int, total: int) -> None:

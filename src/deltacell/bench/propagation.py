@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from deltacell.arrays import Ints
+from deltacell.base.arrays import Ints
 from deltacell.bench import process
 from deltacell.bench.process import random_genotypes
 from deltacell.cell import Cell, Relation

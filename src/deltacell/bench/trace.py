@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
+from deltacell.base.errors import InputError
+from deltacell.base.files import new_file
 from deltacell.bench import process
 from deltacell.bench.process import in_own_process, peak_mib
-from deltacell.errors import InputError
-from deltacell.files import new_file
 
 GB = 1000  # MB; the bars apply to traces of at least this size
 

@@ -12,9 +12,9 @@ import polars as pl
 import pyarrow as pa
 from scipy.sparse import coo_array, csr_array
 
-from deltacell.arrays import AnyArray, Bools, Floats, Ints, column_of
+from deltacell.base.arrays import AnyArray, Bools, Floats, Ints, column_of
+from deltacell.base.errors import InputError
 from deltacell.cell.relation import check_rows
-from deltacell.errors import InputError
 
 if TYPE_CHECKING:
     from deltacell.cell.cell import Cell

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from deltacell import store
+from deltacell import storage
+from deltacell.base.errors import InputError, did_you_mean
 from deltacell.cell import hetero_data
 from deltacell.cell.annotation import Annotation, Feature
 from deltacell.cell.genes import Genes
 from deltacell.cell.metabolism import Metabolism
 from deltacell.cell.relation import Relation
-from deltacell.counts import Counts, Source
-from deltacell.errors import InputError, did_you_mean
-from deltacell.table import Table, frame_of
+from deltacell.storage.provenance import Counts, Source
+from deltacell.storage.tables import Table, frame_of
 
 if TYPE_CHECKING:
     from torch_geometric.data import HeteroData
@@ -26,7 +26,7 @@ Part = TypeVar("Part", Relation, Feature, Annotation)
 Named = TypeVar("Named")
 
 
-class Cell(store.Storable):
+class Cell(storage.Storable):
     """The wild type: ordered genes, and the relations and features of these genes."""
 
     stored_as = "cell"
@@ -146,7 +146,7 @@ class Cell(store.Storable):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Cell:
         """Open a cell; its arrays are memory-mapped."""
-        stored = store.read(path, "cell")
+        stored = storage.read(path, "cell")
         parts = stored.parts
 
         def under(prefix: str) -> dict[str, pa.Table]:

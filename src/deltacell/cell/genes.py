@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from deltacell.arrays import Bools, Ints
-from deltacell.errors import GeneNameError, did_you_mean
+from deltacell.base.arrays import Bools, Ints
+from deltacell.base.errors import GeneNameError, did_you_mean
 
 OnUnknown = Literal["error", "drop", "add"]
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deltacell.arrays import Ints
+from deltacell.base.arrays import Ints
+from deltacell.base.errors import InputError, did_you_mean
 from deltacell.cell.annotation import Feature
 from deltacell.cell.genes import Genes
 from deltacell.cell.relation import Relation
-from deltacell.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from torch_geometric.data import HeteroData

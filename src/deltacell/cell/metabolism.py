@@ -15,10 +15,18 @@ import pyarrow as pa
 import torch
 from scipy.sparse import csr_array
 
-from deltacell.arrays import Bools, Doubles, Indices, Ints, column_of, offsets_of, ragged_positions
+from deltacell.base.arrays import (
+    Bools,
+    Doubles,
+    Indices,
+    Ints,
+    column_of,
+    offsets_of,
+    ragged_positions,
+)
+from deltacell.base.errors import GeneNameError, InputError, StoreError
 from deltacell.cell.genes import Genes, OnUnknown
 from deltacell.cell.relation import check_rows
-from deltacell.errors import GeneNameError, InputError, StoreError
 
 MOST_CLAUSES = 4096
 

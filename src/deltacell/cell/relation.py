@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 from scipy.sparse import csr_array
 
-from deltacell.arrays import AnyArray, Floats, Indices, Ints, column_of, distinct, offsets_of
-from deltacell.counts import Counts
-from deltacell.errors import InputError, StoreError
+from deltacell.base.arrays import AnyArray, Floats, Indices, Ints, column_of, distinct, offsets_of
+from deltacell.base.errors import InputError, StoreError
+from deltacell.storage.provenance import Counts
 
 
 class Edges(NamedTuple):

@@ -19,13 +19,13 @@ from zlib import crc32
 
 import numpy as np
 
-from deltacell.arrays import AnyArray, Bools, Floats, Ints
+from deltacell.base.arrays import AnyArray, Bools, Floats, Ints
+from deltacell.base.errors import InputError, did_you_mean
 from deltacell.cell.annotation import Feature
 from deltacell.cell.cell import Cell
 from deltacell.cell.genes import Genes
 from deltacell.cell.metabolism import Metabolism
 from deltacell.cell.relation import Relation
-from deltacell.errors import InputError, did_you_mean
 
 REDUNDANCY, ROUTES = "redundancy", "routes"
 N_SOURCES = 120

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
+from deltacell.base.errors import DeltacellError
+from deltacell.base.memory import check_limit, lacks_memory, memory_sentence
 from deltacell.cli import bench, data, explain, predict, start, train
 from deltacell.cli.program import Program, option
-from deltacell.errors import DeltacellError
-from deltacell.memory import check_limit, lacks_memory, memory_sentence
 
 UNLIMITED = frozenset(("-h", "--help", "--version"))  # need no library
 app = typer.Typer(

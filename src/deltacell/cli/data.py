@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from deltacell.base.errors import InputError, did_you_mean
 from deltacell.cli.program import Json, Overwrite, Seed, option, write_json
-from deltacell.errors import InputError, did_you_mean
 
 
 def get(
@@ -31,8 +31,8 @@ def get(
 
     Example: deltacell data get string-info string-physical costanzo2010
     """
-    from deltacell.download import DOWNLOADS, NETWORKS
-    from deltacell.download import get as fetch
+    from deltacell.data.download import DOWNLOADS, NETWORKS
+    from deltacell.data.download import get as fetch
     from deltacell.report import console, print_table
     from deltacell.report.progress import progress_bar
 
@@ -87,9 +87,9 @@ def synthetic(
     Example: deltacell data synthetic demo --out demo
     """
     from deltacell.cell import Cell
+    from deltacell.data.import_folder import Imported
     from deltacell.report import console
     from deltacell.screen import Screen
-    from deltacell.screen.import_folder import Imported
 
     cell = Cell.synthetic(name, seed=seed)
     screen = Screen.synthetic(cell, n=genotypes, seed=seed)
@@ -107,7 +107,7 @@ def info(
     Example: deltacell data info yeast --json info.json
     """
     from deltacell.report.data import print_data
-    from deltacell.store import read_manifest
+    from deltacell.storage import read_manifest
 
     def stats(path: Path) -> dict[str, Any]:
         manifest = read_manifest(path)
@@ -161,10 +161,10 @@ def import_(
 
     Example: deltacell data import downloads --out yeast
     """
+    from deltacell.data.import_folder import import_folder
     from deltacell.report import console
     from deltacell.report.data import print_import
     from deltacell.report.progress import progress_bar
-    from deltacell.screen.import_folder import import_folder
 
     score = None if phenotype is None else phenotype.value
     options: dict[str, Any] = {"on_unknown": unknown.value, "phenotype": score}
@@ -190,8 +190,8 @@ def query(
     import polars as pl
     from polars import selectors
 
+    from deltacell.data.import_folder import open_screen
     from deltacell.report import print_table
-    from deltacell.screen.import_folder import open_screen
 
     frame = open_screen(path, screen).query(sql)
     if format is Format.json:

@@ -64,8 +64,8 @@ def reconcile(
 
     Example: deltacell reconcile docs/how-to/dango-against-hetero.yaml
     """
-    from deltacell.errors import InputError
-    from deltacell.files import write_text
+    from deltacell.base.errors import InputError
+    from deltacell.base.files import write_text
     from deltacell.profile.explain.reconcile import reconcile as made_consistent
     from deltacell.profile.explain.reconcile_logs import reconcile_logs
     from deltacell.report.explain import markdown_reconciliation, print_reconciliation

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from deltacell.base.errors import InputError
 from deltacell.cli.program import (
     Html,
     Json,
@@ -20,7 +21,6 @@ from deltacell.cli.program import (
     write_json,
     write_rendered,
 )
-from deltacell.errors import InputError
 
 BASELINES = "global_mean,additive,boosted_trees"
 
@@ -45,8 +45,8 @@ def evaluate(
 
     Example: deltacell evaluate runs/demo-seed0 runs/demo-seed1 --figures figures
     """
-    from deltacell import verbs
-    from deltacell.evaluate import draw_figures
+    from deltacell.api import verbs
+    from deltacell.evaluation import draw_figures
     from deltacell.report.evaluate import markdown_evaluation, print_evaluation
 
     options: dict[str, Any] = {"on": on, "beyond": beyond, "samples": samples, "zeros": zeros}
@@ -91,9 +91,9 @@ def predict(
 
     Example: deltacell predict runs/demo --sets pairs --html pairs.html
     """
-    from deltacell import verbs
-    from deltacell.predict.given_sets import line_of_set
-    from deltacell.predict.ranking_file import write_network, write_table
+    from deltacell.api import verbs
+    from deltacell.ranking.given_sets import line_of_set
+    from deltacell.ranking.ranking_file import write_network, write_table
     from deltacell.report.predict import print_ranking, ranking_page
     from deltacell.report.progress import progress_bar
 
@@ -145,7 +145,7 @@ def why(
 
     Example: deltacell why runs/demo "RAD52 RAD51" --html why.html
     """
-    from deltacell import verbs
+    from deltacell.api import verbs
     from deltacell.report.predict import print_explained_set
 
     paths, genes = _runs_and_genes(runs)
@@ -158,7 +158,7 @@ def why(
 
 def _runs_and_genes(words: list[str]) -> tuple[list[str], list[str]]:
     """Split words into run directories and genes."""
-    from deltacell.predict.given_sets import words_of_line
+    from deltacell.ranking.given_sets import words_of_line
 
     # A gene name contains no slash.
     runs = [w for w in words if Path(w, "run.json").is_file() or Path(w).name != w]

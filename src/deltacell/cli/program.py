@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from deltacell.files import write_text
+from deltacell.base.files import write_text
 
 
 class Program(TyperGroup):

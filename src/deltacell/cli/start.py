@@ -28,8 +28,8 @@ def start(
 
     Example: deltacell start tables --out results
     """
-    from deltacell.start import PAGE, TABLES, steps
-    from deltacell.words import duration_text
+    from deltacell.api.start import PAGE, TABLES, steps
+    from deltacell.base.text import duration_text
 
     out = Path(f"{folder.resolve().name}-results") if out is None else out
     began = time.monotonic()
@@ -64,8 +64,8 @@ def demo(
     """
     # On such a small cell, threads would only wait for each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    from deltacell.base.files import write_text
     from deltacell.demo.steps import PAGE, clear, results, steps
-    from deltacell.files import write_text
     from deltacell.report.predict import demo_page
 
     clear(out)

@@ -32,7 +32,7 @@ def train(
 
     Example: deltacell train experiment=demo trainer.epochs=5 seed=1
     """
-    from deltacell.errors import InputError
+    from deltacell.base.errors import InputError
     from deltacell.train import processes
     from deltacell.train.compose import to_yaml
     from deltacell.train.run_directory import resumed_config
@@ -73,11 +73,11 @@ def _composed(overrides: list[str], folder: Path | None) -> Config:
 
 
 def _launched(config: Config, resume: Path | None, which: str, words: list[str]) -> int:
-    from deltacell.errors import DeltacellError
+    from deltacell.base.errors import DeltacellError
+    from deltacell.base.text import hydra_text
     from deltacell.profile.record import Status, read_run
     from deltacell.train.processes import RankError, accelerator_of, launch
     from deltacell.train.run_directory import new_path, opened
-    from deltacell.words import hydra_text
 
     accelerator_of(config.trainer)
     path = new_path(config) if resume is None else resume

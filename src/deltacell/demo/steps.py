@@ -13,22 +13,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml  # type: ignore[import-untyped]
 
+from deltacell.base.errors import InputError
+from deltacell.base.files import TEMPORARY, read_json, temporary_name
+from deltacell.base.text import hydra_text
 from deltacell.cell import Cell
-from deltacell.errors import InputError
-from deltacell.files import TEMPORARY, read_json, temporary_name
+from deltacell.data.import_folder import ACCOUNT
 from deltacell.models.scoring import Block, genotypes_of
-from deltacell.predict.gene_sets import Combinations
-from deltacell.predict.ranking_file import LOWEST
-from deltacell.predict.request import DISTANCE
-from deltacell.predict.status import LINKED, STATUSES, UNTESTED, Linkage, Statuses
 from deltacell.profile.record import RUN_FILE, SPLIT, RunRecord, read_run
+from deltacell.ranking.gene_sets import Combinations
+from deltacell.ranking.ranking_file import LOWEST
+from deltacell.ranking.request import DISTANCE
+from deltacell.ranking.status import LINKED, STATUSES, UNTESTED, Linkage, Statuses
 from deltacell.screen import Screen
-from deltacell.screen.import_folder import ACCOUNT
 from deltacell.screen.synthetic import Planted
-from deltacell.store import MANIFEST, read_manifest
+from deltacell.storage import MANIFEST, read_manifest
 from deltacell.train.data import load_data
 from deltacell.train.run_directory import resumed_config
-from deltacell.words import hydra_text
 
 # The titles of the runs, in the order of the page.
 TITLES = {"pairs": "Pair trees", "dango": "DANGO", "hetero_cell": "HeteroCell"}

@@ -9,8 +9,8 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from deltacell.base.errors import InputError, did_you_mean
 from deltacell.cell import Cell
-from deltacell.errors import InputError, did_you_mean
 from deltacell.profile.record import Messages
 
 

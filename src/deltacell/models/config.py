@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Meta
 from omegaconf import MISSING as NO_VALUE
 
-from deltacell.errors import InputError
+from deltacell.base.errors import InputError
 
 if TYPE_CHECKING:
     from deltacell.cell import Cell

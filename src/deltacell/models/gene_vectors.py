@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from deltacell.arrays import Bools, Doubles, Floats
+from deltacell.base.arrays import Bools, Doubles, Floats
+from deltacell.base.errors import InputError
 from deltacell.cell import Cell, Feature
-from deltacell.errors import InputError
 from deltacell.models.base import check_distinct
 from deltacell.propagate.product import kept_with
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from deltacell.errors import InputError
+from deltacell.base.errors import InputError
 from deltacell.models.base import check_heads, check_range, named_range
 from deltacell.screen import Genotypes
 

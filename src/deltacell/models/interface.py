@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from deltacell.arrays import Floats
+from deltacell.base.arrays import Floats
+from deltacell.base.errors import InputError
 from deltacell.cell import Cell
-from deltacell.errors import InputError
 from deltacell.models.base import Recorded
 from deltacell.models.config import LARGEST_RELATION
 from deltacell.models.scoring import BatchScorer, Scorer

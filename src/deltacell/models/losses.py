@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 
-from deltacell.errors import InputError
+from deltacell.base.errors import InputError
 from deltacell.models.base import check_choice
 from deltacell.models.interface import Prediction
 

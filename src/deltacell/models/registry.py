@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from deltacell.errors import InputError, did_you_mean
+from deltacell.base.errors import InputError, did_you_mean
 from deltacell.models.config import LossConfig, ModelConfig
 
 GROUP = "deltacell.models"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from deltacell.arrays import Bools, Doubles, Ints
+from deltacell.base.arrays import Bools, Doubles, Ints
 from deltacell.cell import Cell
 from deltacell.screen import Genotypes
 

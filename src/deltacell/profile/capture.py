@@ -28,10 +28,10 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerAction
 
-from deltacell.errors import InputError, need
-from deltacell.files import new_file
+from deltacell.base.errors import InputError, need
+from deltacell.base.files import new_file
+from deltacell.base.text import count_text
 from deltacell.profile.phases import PhaseTimer
-from deltacell.words import count_text
 
 MOST_LINES = 100  # functions or lines of code in the report of a host profiler
 #: A level of ``KINETO_LOG_LEVEL`` above all messages that torch's profiler writes to stderr.

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import polars as pl
 
-from deltacell.errors import InputError, StoreError
-from deltacell.files import new_file
+from deltacell.base.errors import InputError, StoreError
+from deltacell.base.files import new_file
 
 OTHER = "other"
 FIT_COLUMNS = pl.Schema({"attempt": pl.Int64(), "phase": pl.String(), "seconds": pl.Float64()})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from deltacell.base.text import capital, seconds_text, share_text
 from deltacell.profile.phase_rows import PhaseSummary, PhaseTime, Uneven
-from deltacell.words import capital, seconds_text, share_text
 
 NO_STEP = "No training step was timed, so it is unknown what limits this run."
 _SUBJECTS = {

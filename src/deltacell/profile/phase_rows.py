@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from deltacell.errors import InputError
+from deltacell.base.errors import InputError
 
 PHASES = (
     *("data_wait", "transfer", "preparation", "forward", "loss", "backward", "communication"),

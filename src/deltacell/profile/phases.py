@@ -17,8 +17,8 @@ from typing import Any
 import polars as pl
 from torch.autograd import profiler as torch_profiler
 
-from deltacell.errors import StoreError
-from deltacell.files import new_file
+from deltacell.base.errors import StoreError
+from deltacell.base.files import new_file
 from deltacell.profile.phase_rows import COLUMNS, PHASES
 
 _INDEX = {phase: index for index, phase in enumerate(PHASES)}

@@ -16,8 +16,8 @@ import msgspec
 import polars as pl
 import yaml  # type: ignore[import-untyped]
 
-from deltacell.errors import InputError
-from deltacell.files import read_json, seal_of, write_json
+from deltacell.base.errors import InputError
+from deltacell.base.files import read_json, seal_of, write_json
 
 SCHEMA_VERSION = 1
 RUN_FILE = "run.json"

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 
 import torch
 
-from deltacell.errors import InputError, did_you_mean
+from deltacell.base.errors import InputError, did_you_mean
 from deltacell.profile.record import Messages
 from deltacell.propagate.base import Deleted, Mutants, Propagation, WildType
 from deltacell.propagate.delta import Delta, Shared

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from deltacell.arrays import Bools, Ints, distinct, offsets_of, ragged_positions
-from deltacell.errors import InputError
+from deltacell.base.arrays import Bools, Ints, distinct, offsets_of, ragged_positions
+from deltacell.base.errors import InputError
 from deltacell.profile.record import Messages
 from deltacell.propagate.base import Batch, Deleted, Mutants, Propagation, WildType
 from deltacell.propagate.hop import GENE, Aggregate, Hop, Message, State, place_of, sizes_of

@@ -17,8 +17,8 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from deltacell import store
-from deltacell.errors import InputError
+from deltacell import storage
+from deltacell.base.errors import InputError
 from deltacell.profile.record import Messages
 from deltacell.propagate.base import Batch, Deleted, Mutants, Propagation, WildType, propagate
 from deltacell.propagate.hop import GENE, Aggregate, Hop, State
@@ -157,12 +157,12 @@ class Stored(EdgeMask):
         for number, link in enumerate(links):
             arrays = [self.array_of(mask).numpy().tobytes() for mask in mask_of(link, deleted)]
             parts[f"link{number}"] = pa.table({"array": pa.array(arrays, pa.large_binary())})
-        store.write(self._given(), self.kind, parts, {"cell": _checksum_of_links(links)})
+        storage.write(self._given(), self.kind, parts, {"cell": _checksum_of_links(links)})
 
     def sent(self, links: Sequence[Link], deleted: Deleted) -> Sequence[tuple[Tensor, ...]]:
         """Read the stored arrays of a batch: for each link, their lengths and all values."""
         if self._opened[2] != links:
-            there = store.read(self._given(), self.kind)
+            there = storage.read(self._given(), self.kind)
             if there.meta["cell"] != _checksum_of_links(links):
                 raise self._refused("store-of-another-cell", "the checksum of its cell differs")
             genes = there.parts["genotypes"]["genes"].to_pylist()

@@ -23,8 +23,8 @@ import torch
 from scipy.sparse import csr_array, eye_array
 from torch import Tensor
 
-from deltacell.arrays import Ints, offsets_of, ragged_positions
-from deltacell.errors import InputError
+from deltacell.base.arrays import Ints, offsets_of, ragged_positions
+from deltacell.base.errors import InputError
 from deltacell.profile.record import Messages
 from deltacell.propagate.base import Batch, Deleted, Mutants
 from deltacell.propagate.delta import Shared

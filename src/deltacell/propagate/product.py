@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch._compile import _disable_dynamo
 
-from deltacell.arrays import AnyArray, Ints, offsets_of
+from deltacell.base.arrays import AnyArray, Ints, offsets_of
 from deltacell.cell import Relation
 
 Function = TypeVar("Function", bound=Callable[..., Any])

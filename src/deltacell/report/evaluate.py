@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from deltacell.base.text import count_text
 from deltacell.report.page import sentences
 from deltacell.report.terminal import Piece, markdown, print_pieces
-from deltacell.words import count_text
 
 _TITLES = {
     "unseen": "by number of unseen genes",

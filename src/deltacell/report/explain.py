@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from deltacell.base.text import change_text, ratio_text, seconds_text
 from deltacell.report.terminal import (
     Piece,
     console,
@@ -15,7 +16,6 @@ from deltacell.report.terminal import (
     print_table,
     printable,
 )
-from deltacell.words import change_text, ratio_text, seconds_text
 
 MOST_LINES = 25  # lines of an explanation on the terminal without --full
 MOST_ROWS = 12  # rows of a table on the terminal with --full

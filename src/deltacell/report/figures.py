@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from deltacell.files import write_figure
+from deltacell.base.files import write_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

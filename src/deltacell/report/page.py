@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, TypeGuard
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from deltacell.base.text import capital, change_text, count_text, listed, ratio_text, seconds_text
 from deltacell.report.terminal import printable, shown
-from deltacell.words import capital, change_text, count_text, listed, ratio_text, seconds_text
 
 
 def page(name: str, *, scripts: Iterable[str] = (), **values: Any) -> str:

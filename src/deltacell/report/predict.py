@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from deltacell.base.text import count_text
 from deltacell.report.page import Axis, ScoreScale, is_known, json_block, page
 from deltacell.report.terminal import Piece, few, print_line, print_pieces, print_table, shown
-from deltacell.words import count_text
 
 MOST_ROWS = 2000  # rows on the page; the Parquet file has all of them
 MOST_SETS = 20  # gene sets on the page of the demo

@@ -10,9 +10,9 @@ from typing import Any
 
 from rich import progress
 
+from deltacell.base.text import Progress
 from deltacell.report.page import sentences
 from deltacell.report.terminal import console, print_line
-from deltacell.words import Progress
 
 REFRESH = 0.5  # seconds between updates of the loss
 # How columns of metrics.csv are shown.

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from deltacell.arrays import Ints, offsets_of
+from deltacell.base.arrays import Ints, offsets_of
 from deltacell.screen.genotypes import repeats_a_gene, sets_with
 
 #: Rows that cover less of the grid of queries and array genes than this are only a part of it.

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from deltacell.arrays import AnyArray, Bools, Ints, offsets_of, ragged_positions
-from deltacell.errors import InputError
+from deltacell.base.arrays import AnyArray, Bools, Ints, offsets_of, ragged_positions
+from deltacell.base.errors import InputError
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from deltacell.arrays import AnyArray, Bools, Doubles, Ints
+from deltacell.base.arrays import AnyArray, Bools, Doubles, Ints
 from deltacell.screen.coverage import Coverage
 from deltacell.screen.genotypes import Genotypes, all_pairs
 from deltacell.screen.screen import Screen

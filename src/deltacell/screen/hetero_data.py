@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from deltacell.arrays import offsets_of
+from deltacell.base.arrays import offsets_of
+from deltacell.base.errors import InputError
 from deltacell.cell.hetero_data import GENE, genes_of, index_of_edges, numbers_of
-from deltacell.errors import InputError
 from deltacell.screen.genotypes import Genotypes
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from deltacell.arrays import Floats, Ints, offsets_of, ragged_positions
-from deltacell.errors import InputError
+from deltacell.base.arrays import Floats, Ints, offsets_of, ragged_positions
+from deltacell.base.errors import InputError
 from deltacell.screen.genotypes import Genotypes, commonest, numbered
 from deltacell.screen.screen import Screen
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from deltacell.arrays import AnyArray, Bools, Doubles
+from deltacell.base.arrays import AnyArray, Bools, Doubles
 
 #: A score that is further from the median than this many robust standard deviations is no
 #: measurement. The farthest of real scores is at 30 (Schuldiner 2005; 24 in Collins 2007, 22 in the

@@ -15,15 +15,15 @@ import polars as pl
 import pyarrow as pa
 import torch
 
-from deltacell import store
-from deltacell.arrays import AnyArray, Bools, Ints, offsets_of, ragged_positions
+from deltacell import storage
+from deltacell.base.arrays import AnyArray, Bools, Ints, offsets_of, ragged_positions
+from deltacell.base.errors import InputError, need
 from deltacell.cell import Cell, Genes
-from deltacell.counts import UNKNOWN_GENE, Counts, Source
-from deltacell.errors import InputError, need
 from deltacell.screen import hetero_data
 from deltacell.screen.coverage import Coverage
 from deltacell.screen.genotypes import Genotypes, repeats_a_gene, set_keys, sets_with
-from deltacell.table import frame_of
+from deltacell.storage.provenance import UNKNOWN_GENE, Counts, Source
+from deltacell.storage.tables import frame_of
 
 if TYPE_CHECKING:
     import anndata
@@ -109,7 +109,7 @@ def is_impossible(column: str, values: AnyArray) -> tuple[Bools, str]:
     return (values < low) | (values > high), f"not between {low:g} and {high:g}"
 
 
-class Screen(store.Storable):
+class Screen(storage.Storable):
     """Genotypes with their phenotypes, one row per measurement; repeats stay separate rows.
 
     `rows` has one row per genotype, with the columns of `ROWS`; `deleted` has one per deleted gene,
@@ -360,7 +360,7 @@ class Screen(store.Storable):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Screen:
         """Open a screen; its columns are memory-mapped."""
-        stored = store.read(path, "screen")
+        stored = storage.read(path, "screen")
         screen = cls(
             Genes.from_arrow(stored.parts["genes"]),
             pl.DataFrame(stored.parts["rows"]),

@@ -14,9 +14,10 @@ import pyarrow as pa
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from deltacell import store
-from deltacell.arrays import Ints, offsets_of
-from deltacell.errors import InputError
+from deltacell import storage
+from deltacell.base.arrays import Ints, offsets_of
+from deltacell.base.errors import InputError
+from deltacell.base.text import listed, share_text
 from deltacell.screen.genotypes import (
     Pairs,
     all_pairs,
@@ -26,7 +27,6 @@ from deltacell.screen.genotypes import (
     sets_with,
 )
 from deltacell.screen.screen import Screen
-from deltacell.words import listed, share_text
 
 Method = Literal["random", "gene", "set", "source", "named"]
 By = Literal["query", "pair"]
@@ -278,7 +278,7 @@ class Split:
     @cached_property
     def checksum(self) -> str:
         """The checksum of its rows, as in the manifest of a saved split."""
-        return store.checksum(self._tables())
+        return storage.checksum(self._tables())
 
     def _tables(self) -> dict[str, pa.Table]:
         return self._saved
@@ -307,12 +307,12 @@ class Split:
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         described = self.to_json()
         meta = {key: described[key] for key in ("method", "seed", "screen", "options", "notes")}
-        store.write(path, "split", self._tables(), meta, overwrite=overwrite)
+        storage.write(path, "split", self._tables(), meta, overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], screen: Screen) -> Split:
         """Read a split; raise if it was made for another screen."""
-        stored = store.read(path, "split")
+        stored = storage.read(path, "split")
         meta = dict(stored.meta)
         columns = {name: stored.parts[name][0].to_numpy() for name in (*PARTS, *_GENE_FACTS)}
         screen_checksum = meta.pop("screen")

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from scipy.special import erfc
 
-from deltacell.arrays import Doubles, Ints, offsets_of
+from deltacell.base.arrays import Doubles, Ints, offsets_of
+from deltacell.base.errors import InputError
 from deltacell.cell import Cell
 from deltacell.cell.synthetic import N_SOURCES, REDUNDANCY, ROUTES, Plan, generator, plan_of
-from deltacell.errors import InputError
 from deltacell.screen.coverage import Coverage, StudyCoverage
 from deltacell.screen.genotypes import Genotypes
 from deltacell.screen.screen import Screen

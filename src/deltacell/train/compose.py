@@ -24,9 +24,10 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from deltacell import store
+from deltacell import storage
+from deltacell.base.errors import InputError, did_you_mean
+from deltacell.base.text import hydra_text
 from deltacell.cell.readers.networks import CHANNELS
-from deltacell.errors import InputError, did_you_mean
 from deltacell.models import registry
 from deltacell.models.config import MOST_GENOTYPES, ModelConfig
 from deltacell.train.config import (
@@ -38,7 +39,6 @@ from deltacell.train.config import (
     unknown_name,
 )
 from deltacell.train.data import sources
-from deltacell.words import hydra_text
 
 Where = str | os.PathLike[str] | None
 
@@ -289,8 +289,8 @@ def suited_config(overrides: Sequence[str], folder: Where = None) -> tuple[Confi
         if config.data.screen is None:
             place = Path(config.data.folder)
             rows = {
-                name: store.read_manifest(place / "screens" / name)["parts"]["rows"]["rows"]
-                for name in store.read_manifest(place)["meta"]["screens"]
+                name: storage.read_manifest(place / "screens" / name)["parts"]["rows"]["rows"]
+                for name in storage.read_manifest(place)["meta"]["screens"]
             }
             chosen["data.screen"] = max(rows, key=rows.__getitem__, default=None)
             config = with_settings(config, {"data.screen": chosen["data.screen"]})

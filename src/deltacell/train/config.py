@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from deltacell.errors import InputError, did_you_mean
+from deltacell.base.errors import InputError, did_you_mean
 from deltacell.models import registry
 from deltacell.models.config import (
     AtLeast0,

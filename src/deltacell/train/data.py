@@ -12,19 +12,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from deltacell.arrays import Ints
+from deltacell.base.arrays import Ints
+from deltacell.base.errors import InputError, StoreError
+from deltacell.base.text import count_text
 from deltacell.cell import Cell
-from deltacell.errors import InputError, StoreError
+from deltacell.data.import_folder import open_screen, read_parts
 from deltacell.models.fitted.gene_sets import GeneSets
 from deltacell.models.fitted.predictor import Zeros
 from deltacell.models.interface import LabelledSets, TargetScale
 from deltacell.profile.record import CellFacts, Samples, ScreenFacts
 from deltacell.screen import Genotypes, Grid, Screen, Split
-from deltacell.screen.import_folder import open_screen, read_parts
 from deltacell.screen.outliers import FARTHEST, beyond_any_scale
 from deltacell.train.config import Config, DataConfig, SplitConfig
 from deltacell.train.leaks import likely_leaks
-from deltacell.words import count_text
 
 _NAMED_AT_MOST = 3
 _PARTS = ("train", "validation", "test")

@@ -11,9 +11,9 @@ import torch
 from scipy.optimize import nnls
 from scipy.special import expit
 
-from deltacell.arrays import Doubles
+from deltacell.base.arrays import Doubles
+from deltacell.base.errors import InputError
 from deltacell.cell import Cell
-from deltacell.errors import InputError
 from deltacell.models.fitted.gene_sets import GeneOrder, GeneSets
 from deltacell.models.fitted.predictor import FitData, FittedPredictor, Parts, State
 from deltacell.models.interface import Vote

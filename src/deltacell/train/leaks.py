@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 import scipy.stats
 
-from deltacell.arrays import Doubles, Ints
+from deltacell.base.arrays import Doubles, Ints
 from deltacell.cell import Cell, Relation
 from deltacell.cell.annotation import Feature
 from deltacell.models.fitted.gene_sets import GeneSets

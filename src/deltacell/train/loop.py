@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from deltacell.errors import DeltacellError, InputError, need
+from deltacell.base.errors import DeltacellError, InputError, need
 from deltacell.models.base import parameter_groups
 from deltacell.profile.capture import Capture, HostProfiler, Profiler, Window, check_window
 from deltacell.profile.phases import NoTimer, PhaseTimer

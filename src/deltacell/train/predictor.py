@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from deltacell.base.errors import DeltacellError, InputError
 from deltacell.cell import Cell
-from deltacell.errors import DeltacellError, InputError
 from deltacell.models.fitted.predictor import FittedPredictor
 from deltacell.models.interface import BuildContext, Model, Prediction, Predictor, TargetScale
 from deltacell.models.scoring import Scorer
@@ -26,7 +26,7 @@ from deltacell.profile.record import (
     read_run,
 )
 from deltacell.screen import Genotypes
-from deltacell.store import read_manifest
+from deltacell.storage import read_manifest
 from deltacell.train.config import Config
 from deltacell.train.data import TrainingData, load_data
 from deltacell.train.run_directory import Checkpoints, check_meaning, resumed_config

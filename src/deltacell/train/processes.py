@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 import torch.distributed as dist
 
-from deltacell.errors import DeltacellError, InputError
-from deltacell.files import new_file
+from deltacell.base.errors import DeltacellError, InputError
+from deltacell.base.files import new_file
 from deltacell.train.config import Config, TrainerConfig
 
 if TYPE_CHECKING:

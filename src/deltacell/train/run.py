@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from deltacell.errors import DeltacellError, InputError, StoreError
+from deltacell.base.errors import DeltacellError, InputError, StoreError
+from deltacell.base.text import Progress, hydra_text
 from deltacell.models.fitted.predictor import FittedPredictor
 from deltacell.models.interface import TargetScale
 from deltacell.profile.fit_phases import FitTimer, write_fit_phases
@@ -43,7 +44,6 @@ from deltacell.train.run_directory import (
     run_exists,
 )
 from deltacell.train.task import Validation
-from deltacell.words import Progress, hydra_text
 
 
 @dataclass(frozen=True)

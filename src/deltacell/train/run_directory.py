@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from deltacell.errors import InputError, StoreError
-from deltacell.files import (
+from deltacell.base.errors import InputError, StoreError
+from deltacell.base.files import (
     TEMPORARY,
     Lock,
     check_no_links,
@@ -58,7 +58,7 @@ from deltacell.profile.record import (
     write_run,
 )
 from deltacell.screen import Split
-from deltacell.store import new_directory
+from deltacell.storage import new_directory
 from deltacell.train.compose import from_yaml, parse_override, saved_yaml, with_settings
 from deltacell.train.config import Config
 from deltacell.train.places import PLACES, RUNS, Change, changes, for_disk, from_disk

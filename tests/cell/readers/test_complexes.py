@@ -5,9 +5,9 @@ import pytest
 
 from deltacell.cell import Genes
 from deltacell.cell.readers.terms import NO_PROTEIN
-from deltacell.counts import UNKNOWN_GENE
-from deltacell.screen.import_folder import READERS, import_folder
-from deltacell.table import File
+from deltacell.data.import_folder import READERS, import_folder
+from deltacell.storage.provenance import UNKNOWN_GENE
+from deltacell.storage.tables import File
 
 IDENTIFIERS = "Identifiers (and stoichiometry) of molecules in complex"
 HEADER = ("#Complex ac", "Recommended name", IDENTIFIERS, "Description")

@@ -6,7 +6,7 @@ import pytest
 
 from deltacell.cell import Genes
 from deltacell.cell.readers.damage import damaged_names, likely_genes, note_on_damage
-from deltacell.screen.import_folder import import_folder
+from deltacell.data.import_folder import import_folder
 
 LIKELY = {
     "7-Sep": ["SEPT7"],

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deltacell.cell.readers.features import MERGED, NO_VALUE, NoFeatureError, reader
-from deltacell.table import File
+from deltacell.storage.tables import File
 
 NAN = float("nan")
 HEADER = ["Strain ID", "Gene", "fitness (26°)", "fitness, 30"]

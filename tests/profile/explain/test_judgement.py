@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deltacell.base.errors import InputError
 from deltacell.bench import explain as bench
 from deltacell.bench.explain import CPU, GPU, Case, cases, judge, run
 from deltacell.bench.simulate import Program, write
-from deltacell.errors import InputError
 from deltacell.profile.explain import Explanation, explain
 from deltacell.profile.explain.condition import read_condition
 from deltacell.profile.explain.judge import common_ratio, uniform_ratio

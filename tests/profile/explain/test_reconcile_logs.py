@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from training_logs import lightning_log, torch_table
 
-from deltacell.errors import InputError
+from deltacell.base.errors import InputError
 from deltacell.profile.explain.reconcile import reconcile
 from deltacell.profile.explain.reconcile_logs import reconcile_logs
 from deltacell.profile.logs import Quantity, read_log

@@ -18,7 +18,7 @@ from training_logs import (
     torch_table,
 )
 
-from deltacell.errors import InputError
+from deltacell.base.errors import InputError
 from deltacell.profile.logs import Log, LogReading, Quantity, read_log
 from deltacell.profile.logs import lines as log_lines
 from deltacell.profile.logs.readings import CutReason, LogSource

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import pytest
 
-from deltacell.errors import InputError
+from deltacell.base.errors import InputError
 from deltacell.profile.trace import read as reading
 from deltacell.profile.trace.decode import Table
 from deltacell.profile.trace.read import read_trace, read_traces

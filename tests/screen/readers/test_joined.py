@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import pytest
 
-from deltacell.screen.import_folder import import_folder
+from deltacell.data.import_folder import import_folder
 from deltacell.screen.readers import tables
-from deltacell.table import ColumnNames
+from deltacell.storage.tables import ColumnNames
 
 
 def rows_of(written):

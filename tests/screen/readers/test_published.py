@@ -12,7 +12,7 @@ import pytest
 from deltacell.screen.readers import SCREEN_READERS
 from deltacell.screen.readers.joined import Joins
 from deltacell.screen.readers.written import GeneColumn, deleted_genes
-from deltacell.table import File, Table
+from deltacell.storage.tables import File, Table
 
 HEADER_2018 = (
     *("Query strain ID", "Query allele name", "Array strain ID", "Array allele name"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from deltacell.cell import Genes
 from deltacell.screen.readers import SCREEN_READERS, tables
-from deltacell.table import MISSING, File, is_number
+from deltacell.storage.tables import MISSING, File, is_number
 
 
 def read(path, **options):

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from datetime import date, timedelta
 
 from deltacell.cell.genes import Genes
-from deltacell.table import is_number
+from deltacell.storage.tables import is_number
 
 _NAMED_AT_MOST = 10
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")

@@ -9,7 +9,8 @@ from itertools import combinations
 
 import numpy as np
 
-from deltacell.arrays import Doubles, Floats, Ints
+from deltacell.base.arrays import Doubles, Floats, Ints
+from deltacell.base.errors import InputError
 from deltacell.cell.annotation import Feature
 from deltacell.cell.genes import Genes
 from deltacell.cell.readers.names import (
@@ -22,9 +23,16 @@ from deltacell.cell.readers.names import (
     resolve_strains,
     stem_of,
 )
-from deltacell.counts import Counts, Source
-from deltacell.errors import InputError
-from deltacell.table import HEADER_WITHIN, MISSING, File, Sheet, Table, is_number, numbers_of
+from deltacell.storage.provenance import Counts, Source
+from deltacell.storage.tables import (
+    HEADER_WITHIN,
+    MISSING,
+    File,
+    Sheet,
+    Table,
+    is_number,
+    numbers_of,
+)
 
 #: Reasons why a row is not counted: rows of one gene are averaged; a row has no number.
 MERGED, NO_VALUE = "merged with another row of its gene", "no value"

@@ -14,8 +14,8 @@ import polars as pl
 from deltacell.cell.genes import Genes
 from deltacell.cell.readers.names import HEADERS, pattern, table_reader, with_header, without_header
 from deltacell.cell.readers.networks import orf_names
-from deltacell.counts import Counts, Source
-from deltacell.table import File, Sheet, Table, present
+from deltacell.storage.provenance import Counts, Source
+from deltacell.storage.tables import File, Sheet, Table, present
 
 _GENE_TYPES = ("ORF", "pseudogene", "blocked_reading_frame", "transposable_element_gene")
 _SGD = (

@@ -15,12 +15,12 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
-from deltacell.arrays import Ints
+from deltacell.base.arrays import Ints
+from deltacell.base.errors import GeneNameError, InputError
 from deltacell.cell.genes import AMBIGUOUS, LONGEST_NAME, UNKNOWN, Genes
 from deltacell.cell.readers.damage import damaged_names, note_on_damage
-from deltacell.counts import AMBIGUOUS_NAME, UNKNOWN_GENE
-from deltacell.errors import GeneNameError, InputError
-from deltacell.table import ColumnNames, File, Sheet, Table
+from deltacell.storage.provenance import AMBIGUOUS_NAME, UNKNOWN_GENE
+from deltacell.storage.tables import ColumnNames, File, Sheet, Table
 
 OnUnresolved = Literal["error", "drop"]
 Find = Callable[[File], Callable[[], Table] | None]

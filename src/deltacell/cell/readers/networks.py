@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from deltacell.arrays import Bools, Doubles
+from deltacell.base.arrays import Bools, Doubles
+from deltacell.base.errors import InputError
 from deltacell.cell.genes import Genes
 from deltacell.cell.readers.names import (
     Find,
@@ -32,9 +33,8 @@ from deltacell.cell.readers.names import (
     without_header,
 )
 from deltacell.cell.relation import Relation
-from deltacell.counts import Counts, Source
-from deltacell.errors import InputError
-from deltacell.table import MISSING, File, Sheet, Table, is_missing, is_number, open_text
+from deltacell.storage.provenance import Counts, Source
+from deltacell.storage.tables import MISSING, File, Sheet, Table, is_missing, is_number, open_text
 
 CHANNELS = ("neighborhood", "fusion", "cooccurence", "coexpression", "experimental", "database")
 

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
+from deltacell.base.errors import InputError, need
 from deltacell.cell.genes import Genes
 from deltacell.cell.metabolism import Metabolism
 from deltacell.cell.readers.names import OnUnresolved, Reader, account_for_names
-from deltacell.counts import Counts, Source
-from deltacell.errors import InputError, need
-from deltacell.table import File, open_text
+from deltacell.storage.provenance import Counts, Source
+from deltacell.storage.tables import File, open_text
 
 # The names of KEGG pathway maps by number, without overviews (01100 to 01299).
 _KEGG: dict[str, str] = dict(

@@ -25,8 +25,8 @@ from deltacell.cell.readers.names import (
     with_header,
     without_header,
 )
-from deltacell.counts import Counts, Source
-from deltacell.table import File, Sheet, Table, is_missing, is_number
+from deltacell.storage.provenance import Counts, Source
+from deltacell.storage.tables import File, Sheet, Table, is_missing, is_number
 
 #: Reasons to drop a row.
 NO_TERM = "no term"

@@ -8,9 +8,9 @@ import numpy as np
 import scipy.sparse as sp
 import scipy.sparse.linalg
 
-from deltacell.arrays import Bools, Doubles
+from deltacell.base.arrays import Bools, Doubles
+from deltacell.base.errors import InputError
 from deltacell.cell import Cell
-from deltacell.errors import InputError
 from deltacell.models.fitted.gene_sets import GeneSets, look_up
 from deltacell.models.fitted.predictor import FitData, FittedPredictor, Part, Parts, State
 from deltacell.screen.genotypes import set_keys

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 import scipy.sparse.linalg
 import torch
 
-from deltacell.arrays import AnyArray, Doubles, Floats, Ints
+from deltacell.base.arrays import AnyArray, Doubles, Floats, Ints
 from deltacell.cell import Cell, Relation
 from deltacell.models.baselines.additive import GeneEffects, cross_fitted_effects, ridge
 from deltacell.models.baselines.tree_text import damaged_trees, read_trees

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deltacell.arrays import AnyArray, Ints
-from deltacell.errors import StoreError
+from deltacell.base.arrays import AnyArray, Ints
+from deltacell.base.errors import StoreError
 
 OBJECTIVES = ("regression", "binary sigmoid:1")
 _HEADER: Mapping[str, str] = {

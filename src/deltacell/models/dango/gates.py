@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from deltacell.arrays import Ints
+from deltacell.base.arrays import Ints
 from deltacell.cell import Cell, Relation
 from deltacell.models.dango.layers import SAGE, SAGELayer
 from deltacell.models.interface import GatedScore

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from deltacell.base.errors import InputError
 from deltacell.cell import Cell
-from deltacell.errors import InputError
 from deltacell.models.base import check_cell, checked_relations, named_range
 from deltacell.models.dango.config import STRING_LAMBDAS, STRING_RELATIONS
 from deltacell.models.dango.gates import DangoGates

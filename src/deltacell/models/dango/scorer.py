@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.nn.functional import linear
 
-from deltacell.arrays import Doubles, Ints
+from deltacell.base.arrays import Doubles, Ints
 from deltacell.models.hyper_sagnn import OthersAttention, PaddedSets
 from deltacell.models.interface import TargetScale
 from deltacell.models.scoring import ROUNDING, Block, Rough, Scorer

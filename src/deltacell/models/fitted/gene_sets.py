@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from deltacell.arrays import AnyArray, Bools, Ints, offsets_of, ragged_positions
+from deltacell.base.arrays import AnyArray, Bools, Ints, offsets_of, ragged_positions
 from deltacell.cell import Genes
 from deltacell.screen.genotypes import Genotypes
 

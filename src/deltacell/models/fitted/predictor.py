@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from deltacell.arrays import AnyArray, Doubles, Ints
+from deltacell.base.arrays import AnyArray, Doubles, Ints
+from deltacell.base.errors import InputError
+from deltacell.base.text import Progress
 from deltacell.cell import Cell
-from deltacell.errors import InputError
 from deltacell.models.fitted.gene_sets import GeneOrder, GeneSets
 from deltacell.models.interface import Prediction, Predictor, Study
 from deltacell.propagate.workers import in_any_worker, one_core, workers_for
 from deltacell.screen.genotypes import Genotypes
-from deltacell.words import Progress
 
 Values = Tensor | AnyArray | Sequence[float]
 State = dict[str, Any]  # arrays, numbers, text, and lists and dicts of these

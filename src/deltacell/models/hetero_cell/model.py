@@ -14,9 +14,9 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 from torch.nn import functional
 
-from deltacell.arrays import Ints
+from deltacell.base.arrays import Ints
+from deltacell.base.errors import InputError
 from deltacell.cell import Cell
-from deltacell.errors import InputError
 from deltacell.models.base import (
     check_cell,
     check_choice,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from deltacell.arrays import Doubles, Ints
+from deltacell.base.arrays import Doubles, Ints
 from deltacell.cell import Cell
 from deltacell.models.interface import TargetScale
 from deltacell.models.scoring import Scorer, genotypes_of

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from deltacell.arrays import AnyArray, Floats, Ints
+from deltacell.base.arrays import AnyArray, Floats, Ints
+from deltacell.base.errors import InputError
 from deltacell.cell import Cell
-from deltacell.errors import InputError
 from deltacell.models.base import check_cell
 from deltacell.models.baselines.additive import ridge
 from deltacell.models.fitted.gene_sets import GeneOrder

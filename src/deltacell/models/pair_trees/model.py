@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from deltacell.arrays import Doubles, Floats, Ints
+from deltacell.base.arrays import Doubles, Floats, Ints
 from deltacell.cell import Cell
 from deltacell.models.baselines.additive import GeneEffects
 from deltacell.models.baselines.boosted_trees import boosted, booster, predicted

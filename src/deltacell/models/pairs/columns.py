@@ -11,7 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse.linalg
 
-from deltacell.arrays import AnyArray, Bools, Doubles, Floats, Ints, offsets_of, ragged_positions
+from deltacell.base.arrays import (
+    AnyArray,
+    Bools,
+    Doubles,
+    Floats,
+    Ints,
+    offsets_of,
+    ragged_positions,
+)
 from deltacell.cell import Cell
 from deltacell.models.baselines.additive import GeneEffects, ridge
 from deltacell.models.fitted.gene_sets import EVERY, GeneOrder, GenePairs, GeneSets, aggregated

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 import torch
 from scipy.sparse.linalg import svds
 
-from deltacell.arrays import AnyArray, Bools, Doubles, Floats, Ints, ragged_positions
+from deltacell.base.arrays import AnyArray, Bools, Doubles, Floats, Ints, ragged_positions
 from deltacell.cell import Cell
 from deltacell.models.fitted.gene_sets import GeneOrder, GenePairs, GeneSets, look_up
 from deltacell.models.fitted.predictor import Part

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from deltacell.words import ratio_text
+from deltacell.base.text import ratio_text
 
 OUTSIDE = "outside the steps: "  # prefix of a part of an epoch outside its steps
 SAMPLES = "samples per step"

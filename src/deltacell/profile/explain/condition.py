@@ -7,12 +7,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from deltacell.errors import InputError, did_you_mean
+from deltacell.base.errors import InputError, did_you_mean
+from deltacell.base.text import share_text
 from deltacell.profile.explain.account import FIT
 from deltacell.profile.explain.causes import CauseKind
 from deltacell.profile.explain.noise import Difference
 from deltacell.profile.explain.subject import CATEGORIES
-from deltacell.words import share_text
 
 if TYPE_CHECKING:
     from deltacell.profile.explain.explanation import Explanation

@@ -14,7 +14,8 @@ from typing import Any
 
 import polars as pl
 
-from deltacell.errors import InputError
+from deltacell.base.errors import InputError
+from deltacell.base.text import Progress, capital
 from deltacell.profile.explain import judge, run_sentences, sentences
 from deltacell.profile.explain import subject as subjects
 from deltacell.profile.explain.account import (
@@ -50,7 +51,6 @@ from deltacell.profile.explain.view import View
 from deltacell.profile.limits import limits_of_fit, limits_sentence
 from deltacell.profile.trace.attribution import RanksAttribution
 from deltacell.profile.trace.device import PARTS
-from deltacell.words import Progress, capital
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from deltacell.base.text import listed, ratio_text
 from deltacell.profile.explain.measurements import (
     MEASURED,
     Measurement,
@@ -13,7 +14,6 @@ from deltacell.profile.explain.measurements import (
     Reading,
     Side,
 )
-from deltacell.words import listed, ratio_text
 
 Per = Literal["step", "sample", "epoch"]
 FILLED = 0.9  # share of an epoch that its steps fill if their time is that of the training

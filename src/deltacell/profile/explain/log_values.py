@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from deltacell.errors import InputError
+from deltacell.base.errors import InputError
 from deltacell.profile.explain.figures import OF_TRAINING
 from deltacell.profile.explain.measurements import Measurement, Measurements, Reading, Side
 from deltacell.profile.logs.read import read_log

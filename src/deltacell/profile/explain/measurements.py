@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
-from deltacell.errors import InputError, did_you_mean
+from deltacell.base.errors import InputError, did_you_mean
 from deltacell.profile.logs.warmup import n_warmup
 
 LARGEST_FILE = 1 << 20

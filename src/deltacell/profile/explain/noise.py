@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from deltacell.arrays import Doubles
+from deltacell.base.arrays import Doubles
 
 FEW = 5  # with fewer steps, noise is assumed and not measured
 # The share by which two runs of one program differ even if their steps hardly vary, by what sets

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from deltacell.base.text import count_text, ratio_text, seconds_text
 from deltacell.profile.explain.log_values import LogsOfFolder, LogUse
 from deltacell.profile.explain.reconcile import reconcile_text
 from deltacell.profile.logs.readings import Log, Quantity
-from deltacell.words import count_text, ratio_text, seconds_text
 
 OTHER_LOG = "OTHER.log"  # stands for the second log if there is only one
 _CONDITIONS = ("batch", "ranks", "steps_per_epoch")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from deltacell.base.text import count_text, listed, ratio_text, seconds_text, share_text
 from deltacell.profile.explain.account import Account, Comparison, EpochRatio, Waterfall
 from deltacell.profile.explain.contradictions import (
     BackwardMissing,
@@ -31,7 +32,6 @@ from deltacell.profile.explain.contradictions import (
 )
 from deltacell.profile.explain.figures import Figure, SideReading
 from deltacell.profile.explain.measurements import Side
-from deltacell.words import count_text, listed, ratio_text, seconds_text, share_text
 
 MOST_READINGS = 5  # of a warm-up that a sentence lists
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from deltacell.base.text import ratio_text, seconds_text, share_text
 from deltacell.profile.explain import sentences
 from deltacell.profile.explain.account import Waterfall
 from deltacell.profile.explain.causes import Cause
@@ -12,7 +13,6 @@ from deltacell.profile.explain.noise import Difference
 from deltacell.profile.explain.runs import OtherSamples, OutsideSteps, RatioReason, SlowSteps
 from deltacell.profile.explain.setting_sentences import differing_clause
 from deltacell.profile.explain.settings import SettingChange
-from deltacell.words import ratio_text, seconds_text, share_text
 
 WIDTH = 100  # columns of a terminal; the first sentence takes at most two lines of it
 

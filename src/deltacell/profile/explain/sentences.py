@@ -8,6 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from deltacell.base.text import (
+    change_text,
+    count_text,
+    listed,
+    ratio_text,
+    seconds_text,
+    share_text,
+    short_name,
+)
 from deltacell.profile.explain.account import Account, Bar, EpochRatio, Waterfall
 from deltacell.profile.explain.causes import (
     DEVICE_PARTS,
@@ -47,15 +56,6 @@ from deltacell.profile.explain.setting_sentences import (
 )
 from deltacell.profile.explain.split import Split
 from deltacell.profile.phase_rows import Uneven
-from deltacell.words import (
-    change_text,
-    count_text,
-    listed,
-    ratio_text,
-    seconds_text,
-    share_text,
-    short_name,
-)
 
 # A cause of one trace: where its step goes.
 

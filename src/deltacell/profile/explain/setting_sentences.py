@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from deltacell.base.text import count_text, listed, short_name
 from deltacell.profile.explain.causes import OtherWork, RunWork
 from deltacell.profile.explain.settings import SettingChange, SettingKind, Value
 from deltacell.profile.record import Messages
-from deltacell.words import count_text, listed, short_name
 
 LONGEST_VALUE = 32  # characters of a value in a sentence
 MOST_CHANGES = 3  # settings in a clause

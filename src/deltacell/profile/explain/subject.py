@@ -11,7 +11,8 @@ from typing import Any
 
 import polars as pl
 
-from deltacell.errors import InputError
+from deltacell.base.errors import InputError
+from deltacell.base.text import Progress, capital, short_name
 from deltacell.profile.explain import sentences
 from deltacell.profile.explain.account import FIT, Account
 from deltacell.profile.explain.settings import RunSettings
@@ -21,7 +22,6 @@ from deltacell.profile.record import PHASES, RUN_FILE, TRACES, RunRecord, Status
 from deltacell.profile.trace.attribution import RanksAttribution
 from deltacell.profile.trace.host import CATEGORY_OF_PHASE
 from deltacell.profile.trace.read import read_traces
-from deltacell.words import Progress, capital, short_name
 
 CATEGORY_OF = {phase: category.title for phase, category in CATEGORY_OF_PHASE.items()}
 CATEGORIES = tuple(CATEGORY_OF.values())  # in the order of a step

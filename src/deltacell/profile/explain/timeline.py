@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from deltacell.arrays import Bools, Ints
+from deltacell.base.arrays import Bools, Ints
+from deltacell.base.text import short_name
 from deltacell.profile.trace.attribution import Attribution, RanksAttribution
 from deltacell.profile.trace.device import PARTS, device_part
 from deltacell.profile.trace.host import Category
 from deltacell.profile.trace.self_time import count_above
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
-from deltacell.words import short_name
 
 MOST_BARS = 5000  # bars of all ranks together
 MOST_LANES = 12  # threads and streams per rank: the busiest ones

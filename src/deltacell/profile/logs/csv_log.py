@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from deltacell.errors import InputError
+from deltacell.base.errors import InputError
 from deltacell.profile.logs.lines import LogLine
 from deltacell.profile.logs.readings import (
     CutReason,

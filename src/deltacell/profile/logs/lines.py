@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from deltacell.errors import InputError
+from deltacell.base.errors import InputError
 
 LONGEST_LINE = 1 << 16  # bytes; the rest of a line is not read
 LARGEST_LOG = 4 << 30

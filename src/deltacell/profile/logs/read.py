@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from deltacell.errors import InputError
+from deltacell.base.errors import InputError
 from deltacell.profile.logs.bar_rates import BarReader
 from deltacell.profile.logs.bars import bar_lines
 from deltacell.profile.logs.csv_log import columns_of, read_csv_log

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from deltacell.base.text import count_text, listed, seconds_text
 from deltacell.profile.logs.readings import Cut, Log, LogReading, LogSource, Quantity
-from deltacell.words import count_text, listed, seconds_text
 
 _WHAT = {
     Quantity.step: "per step",

@@ -14,8 +14,9 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from deltacell.arrays import Ints
-from deltacell.errors import InputError
+from deltacell.base.arrays import Ints
+from deltacell.base.errors import InputError
+from deltacell.base.text import count_text
 from deltacell.profile.trace import device as devices
 from deltacell.profile.trace import host as hosts
 from deltacell.profile.trace.calls import Calls, find_calls
@@ -27,7 +28,6 @@ from deltacell.profile.trace.steps import Steps, find_steps
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 from deltacell.profile.trace.typical import typical_step
 from deltacell.profile.trace.work import find_traits, find_work
-from deltacell.words import count_text
 
 MUCH = 0.1  # a larger share of time in no category is reported
 CLOCKS_DIFFER = 100_000  # nanoseconds by which a rank may seem to leave before the last one arrives

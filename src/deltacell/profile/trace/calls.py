@@ -15,7 +15,7 @@ from enum import IntEnum
 import numpy as np
 import polars as pl
 
-from deltacell.arrays import Bools, Doubles, Indices, Ints
+from deltacell.base.arrays import Bools, Doubles, Indices, Ints
 from deltacell.profile.trace.host import Category, HostTime, own_categories, plain_names
 from deltacell.profile.trace.self_time import Nesting, climb
 from deltacell.profile.trace.steps import Steps

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deltacell.arrays import Ints
+from deltacell.base.arrays import Ints
 
 SHORTEST_JUMP = 3600 * 10**9  # nanoseconds; a shorter pause may be a step that is slow
 LONGER_THAN_THE_REST = 100  # a jump is longer than this many times all other time of the trace

@@ -22,10 +22,10 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from deltacell.arrays import AnyArray, Indices, Ints
-from deltacell.errors import InputError
+from deltacell.base.arrays import AnyArray, Indices, Ints
+from deltacell.base.errors import InputError
+from deltacell.base.text import Progress
 from deltacell.profile.trace.trace import NAMES, NOTHING, ON_DEVICE, Kind, Thread, recoded
-from deltacell.words import Progress
 
 _NO_TEXT = msgspec.Raw(b"")
 Scalar = str | int | float | bool | None  # what programs write in place of a number or a name

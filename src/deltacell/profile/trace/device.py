@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
-from deltacell.arrays import Bools, Indices, Ints, distinct
+from deltacell.base.arrays import Bools, Indices, Ints, distinct
 from deltacell.profile.trace.host import Category, HostTime, by_time, is_collective, waiting_calls
 from deltacell.profile.trace.self_time import Covered
 from deltacell.profile.trace.steps import Steps

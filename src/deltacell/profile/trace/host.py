@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from deltacell.arrays import Bools, Indices, Ints, distinct
+from deltacell.base.arrays import Bools, Indices, Ints, distinct
 from deltacell.profile.trace.self_time import Covered, Nesting, Timeline, climb, timeline
 from deltacell.profile.trace.steps import Steps
 from deltacell.profile.trace.trace import NAMES, NOTHING, Kind, Trace

@@ -14,11 +14,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from deltacell.errors import InputError
+from deltacell.base.errors import InputError
+from deltacell.base.text import Progress, count_text
 from deltacell.profile.trace.clock import without_jumps
 from deltacell.profile.trace.decode import BETWEEN, Decoder, Table
 from deltacell.profile.trace.trace import Kind, Trace, merge_cycles
-from deltacell.words import Progress, count_text
 
 
 def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Trace:

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from deltacell.arrays import Bools, Indices, Ints, distinct, offsets_of
+from deltacell.base.arrays import Bools, Indices, Ints, distinct, offsets_of
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
 _MANY_LEVELS = 1_000  # with more, going through events is faster than going through levels

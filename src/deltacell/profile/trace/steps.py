@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deltacell.arrays import Bools, Ints
+from deltacell.base.arrays import Bools, Ints
 from deltacell.profile.trace.trace import Kind, Trace
 
 WARM_UP = 1.4  # a leading step of this many times the median after the first step is warm-up

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deltacell.arrays import Bools, Indices, Ints
+from deltacell.base.arrays import Bools, Indices, Ints
 
 # The names that profilers write.
 NAMES: dict[str, Any] = tomllib.loads(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from deltacell.arrays import Ints
+from deltacell.base.arrays import Ints
 from deltacell.profile.trace.device import PARTS, DeviceTime
 from deltacell.profile.trace.host import Category, HostTime
 from deltacell.profile.trace.steps import Steps

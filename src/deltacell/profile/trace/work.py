@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from deltacell.arrays import Bools, Indices, Ints
+from deltacell.base.arrays import Bools, Indices, Ints
 from deltacell.profile.trace.device import PARTS, device_part
 from deltacell.profile.trace.host import HostTime, by_time, own_categories, plain_names
 from deltacell.profile.trace.self_time import Nesting, climb

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
+from deltacell.base.errors import InputError
 from deltacell.cell.readers.names import (
     HEADERS,
     Reader,
@@ -28,7 +29,6 @@ from deltacell.cell.readers.names import (
     with_header,
     without_header,
 )
-from deltacell.errors import InputError
 from deltacell.screen.readers.joined import IsKnown, Joins, may_be_joined
 from deltacell.screen.readers.written import (
     NO_SCORE,
@@ -38,7 +38,16 @@ from deltacell.screen.readers.written import (
     deleted_genes,
     measured,
 )
-from deltacell.table import MISSING, File, Sheet, Table, is_missing, is_number, present, word
+from deltacell.storage.tables import (
+    MISSING,
+    File,
+    Sheet,
+    Table,
+    is_missing,
+    is_number,
+    present,
+    word,
+)
 
 #: The control locus, whose deletion has no effect; as a query it means "no second gene".
 HO = "YDL227C"

@@ -12,7 +12,8 @@ import numpy as np
 import polars as pl
 import torch
 
-from deltacell.arrays import Bools, Doubles, Ints, offsets_of, ragged_positions
+from deltacell.base.arrays import Bools, Doubles, Ints, offsets_of, ragged_positions
+from deltacell.base.errors import InputError, PhenotypeError
 from deltacell.cell import Genes
 from deltacell.cell.genes import AMBIGUOUS, LONGEST_NAME, UNKNOWN
 from deltacell.cell.readers.names import (
@@ -24,8 +25,6 @@ from deltacell.cell.readers.names import (
     text_of_notes,
     unresolved_notes,
 )
-from deltacell.counts import AMBIGUOUS_NAME, UNKNOWN_GENE, Counts, Source
-from deltacell.errors import InputError, PhenotypeError
 from deltacell.screen.coverage import Coverage
 from deltacell.screen.genotypes import Genotypes, repeats_a_gene, set_keys, sets_with
 from deltacell.screen.readers.joined import (
@@ -42,7 +41,8 @@ from deltacell.screen.screen import (
     Screen,
     is_impossible,
 )
-from deltacell.table import Table, present
+from deltacell.storage.provenance import AMBIGUOUS_NAME, UNKNOWN_GENE, Counts, Source
+from deltacell.storage.tables import Table, present
 
 #: The reason to drop a row whose score is missing.
 NO_SCORE = "no score"

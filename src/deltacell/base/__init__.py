@@ -1,0 +1,1 @@
+"""What every package uses: errors, array types, text, files and memory."""

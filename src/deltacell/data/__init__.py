@@ -1,0 +1,1 @@
+"""Cells and screens from files: the import of a folder, and downloads."""

@@ -1,0 +1,208 @@
+"""The Parquet file of a ranking, sealed with a checksum, and its exports as tables and networks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import Any, cast
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from deltacell.base.errors import InputError, StoreError, need
+from deltacell.base.files import written
+
+LOWEST, HIGHEST = "lowest", "highest"
+NAMES = pa.list_(pa.string())
+_LINK = pa.struct([("first", pa.string()), ("second", pa.string()), ("relation", pa.string())])
+SCHEMA = pa.schema(
+    {
+        "end": pa.string(),
+        "rank": pa.int32(),
+        "genes": NAMES,
+        "names": NAMES,
+        "score": pa.float32(),
+        "spread": pa.float32(),
+        "status": pa.string(),
+        "measured": pa.float32(),
+        "linked": pa.bool_(),
+        "relations": NAMES,
+        "links": pa.list_(_LINK),
+        "pathways": NAMES,
+        "complexes": NAMES,
+    },
+)
+KEY = b"deltacell"  # of the metadata
+SHOWN = 2_000  # rows of each end that `Ranking.to_json` returns
+VERSION = 2
+NO_SEAL = 64 * "-"  # placeholder of the seal while a file is written
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """Gene sets with their scores, the lowest first; docs/how-to/predict.md has the columns."""
+
+    path: Path
+    about: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Ranking:
+        """Read the metadata of a ranking and check its seal."""
+        instead = "choose another --out, or rerun with --overwrite"
+        try:
+            about: Any = json.loads(
+                (pq.read_metadata(_no_address(path)).metadata or {}).get(KEY, b"{}")
+            )
+            is_ranking = about.get("schema") == VERSION
+            intact = is_ranking and _seal_of(Path(path), about["seal"])[1] == about.pop("seal")
+        # A damaged file may raise almost anything.
+        except Exception as error:
+            what = f"not a readable Parquet file ({error}); {instead}"
+            raise StoreError(what, code="damaged-ranking", where=path) from error
+        if not is_ranking:
+            what = f"not a ranking of `deltacell predict`; {instead}"
+            raise InputError(what, code="not-a-ranking", where=path)
+        if not intact:
+            what = f"the ranking is damaged: its checksum does not match; {instead}"
+            raise StoreError(what, code="damaged-ranking", where=path)
+        return cls(Path(path), about)
+
+    def to_json(self, most: int = SHOWN) -> dict[str, Any]:
+        """Return a JSON-serialisable dict, with the first ``most`` rows of each end."""
+        counts, rows, first = self.about["counts"], [], 0
+        for end in ("listed", LOWEST, HIGHEST):
+            rows += read_rows(self.path, first, min(most, counts[end])).to_dicts()
+            first += counts[end]
+        names = ("title", "request", "runs", "counts", "relations")
+        return {
+            **{name: self.about[name] for name in names},
+            "sentences": list(self.about["sentences"]),
+            "file": self.path.name,
+            "rows": rows,
+            "rows_not_here": counts["rows"] - len(rows),
+            "measured": [],
+            "agreement": [],
+        }
+
+
+def write_ranking(path: Path, tables: Iterable[pa.Table], about: Mapping[str, Any]) -> None:
+    """Write a ranking atomically; each table becomes a row group."""
+    said = json.dumps({"schema": VERSION, **about, "seal": NO_SEAL}, sort_keys=True)
+    with written(path, "the ranking") as temporary:
+        with pq.ParquetWriter(temporary, SCHEMA, write_page_checksum=True) as writer:
+            for rows in tables:
+                writer.write_table(rows)
+            writer.add_key_value_metadata({KEY.decode(): said})
+        place, seal = _seal_of(temporary, NO_SEAL)
+        with temporary.open("r+b") as file:
+            file.seek(place)
+            file.write(seal.encode())
+
+
+def _no_address(path: str | os.PathLike[str]) -> Path:
+    """Return an absolute path: libraries take ``s3:x`` for an address, and ``~`` for a home."""
+    return Path(path).absolute()
+
+
+def _seal_of(path: Path, seal: str) -> tuple[int, str]:
+    """Return the position of a seal in a file, and the SHA-256 of everything before and after."""
+    with (
+        path.open("rb") as file,
+        mmap(file.fileno(), 0, access=ACCESS_READ) as mapped,
+        memoryview(mapped) as content,
+    ):
+        place = mapped.rfind(seal.encode())
+        digest = hashlib.sha256(content[:place])
+        digest.update(content[place + len(seal) :])
+        return place, digest.hexdigest()
+
+
+def read_rows(path: Path, first: int = 0, n: int | None = None) -> pl.DataFrame:
+    """Return ``n`` rows of a ranking from the ``first`` on, without loading the others."""
+    return pl.scan_parquet(_no_address(path), glob=False).slice(first, n).collect()
+
+
+_LISTS = ("genes", "names", "relations", "links", "pathways", "complexes")
+# A spreadsheet would run a text that begins like this as a formula.
+_FORMULA = r"^([=+@\-\t\r])"
+_MOST_ROWS_OF_A_SHEET = 1_048_576
+
+
+def write_table(ranking: Path, path: Path) -> None:
+    """Write all rows of a ranking as a table: .xlsx, .tsv, or otherwise comma-separated.
+
+    The genes of a set are in separate columns, by both names, and lists are joined. A text that a
+    spreadsheet would take for a formula is preceded by an apostrophe.
+    """
+    suffix, rows = path.suffix.lower(), read_rows(ranking)
+    if suffix == ".xlsx" and len(rows) >= _MOST_ROWS_OF_A_SHEET:  # with the header
+        what = f"an .xlsx sheet cannot hold the ranking's {len(rows):,} rows; use --csv"
+        raise InputError(what, code="too-many-rows", where=path)
+    link = pl.element().struct
+    links = pl.format("{} {} ({})", *(link.field(name) for name in ("first", "second", "relation")))
+    widest = rows["genes"].list.len().max() if len(rows) else 0
+    single = {
+        f"{label}{i + 1}": pl.col(column).list.get(i, null_on_oob=True)
+        for label, column in (("gene", "names"), ("systematic", "genes"))
+        for i in range(cast(int, widest))
+    }
+    rows = rows.with_columns(pl.col("links").list.eval(links)).with_columns(**single)
+    joined = rows.with_columns(pl.col(name).list.join("; ") for name in _LISTS)
+    safe = _without_formulas(pl.col(*_LISTS, *single))
+    table = joined.with_columns(safe).select("end", "rank", *single, *SCHEMA.names[2:])
+    with written(path, "the table") as temporary:
+        if suffix != ".xlsx":
+            table.write_csv(temporary, separator="\t" if suffix == ".tsv" else ",")
+            return
+        need("openpyxl", "Writing xlsx", "xlsx")
+        from openpyxl import Workbook
+        from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
+
+        book = Workbook(write_only=True)
+        sheet = book.create_sheet("ranking")
+        for row in (table.columns, *table.iter_rows()):
+            sheet.append([ILLEGAL_CHARACTERS_RE.sub("", v) if type(v) is str else v for v in row])
+        book.save(temporary)
+
+
+def _without_formulas(texts: pl.Expr) -> pl.Expr:
+    return texts.str.replace(_FORMULA, "'$1")
+
+
+def write_network(ranking: Path, edges: Path, nodes: Path) -> None:
+    """Write a ranking as two tables for Cytoscape: its edges and its nodes.
+
+    Every two genes of a ranked set are joined by an edge ``predicted``, and by edges named after
+    the relations that connect them. A node has the number and scores of its ranked sets. A text
+    that a spreadsheet would take for a formula is preceded by an apostrophe, in both tables alike.
+    """
+    rows = read_rows(ranking)
+    columns = ["end", "rank", "score", "spread", "status"]
+    found: list[tuple[Any, ...]] = []
+    known: dict[tuple[Any, ...], None] = {}
+    for genes, links, *values in rows.select("genes", "links", *columns).iter_rows():
+        found += [(a, "predicted", b, *values) for a, b in combinations(genes, 2)]
+        known |= {(x["first"], x["relation"], x["second"], *[None] * 5): None for x in links}
+    schema: dict[str, Any] = dict.fromkeys(("source", "interaction", "target"), pl.String)
+    schema |= {name: rows.schema[name] for name in columns}
+    score = pl.col("score")
+    described = (
+        rows.select("score", id="genes", name="names")
+        .explode("id", "name")
+        .group_by("id", maintain_order=True)
+        .agg(pl.first("name"), sets=pl.len(), lowest_score=score.min(), highest_score=score.max())
+    )
+    table = pl.DataFrame([*found, *known], schema, orient="row")
+    for path, frame in ((edges, table), (nodes, described)):
+        with written(path, "the table") as temporary:
+            frame.with_columns(_without_formulas(pl.col(pl.String))).write_csv(
+                temporary,
+                separator="\t",
+            )

@@ -1,0 +1,405 @@
+"""Score gene sets block by block into a ranking: resumable, by one process or several."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from deltacell.base.arrays import Bools, Ints
+from deltacell.base.errors import InputError, StoreError
+from deltacell.base.files import link_error, locked, written
+from deltacell.base.text import Progress, duration_text
+from deltacell.ranking.ensemble import Ensemble
+from deltacell.ranking.gene_sets import Combinations, GeneSets, Piece, Scored
+from deltacell.ranking.ranking_file import HIGHEST, LOWEST, SCHEMA, Ranking, write_ranking
+from deltacell.ranking.request import Subject, gene_texts
+from deltacell.ranking.status import LINKED, STATUSES, UNKNOWN, Evidence
+from deltacell.report.page import sentences
+
+MOST_ROWS = 100_000_000  # kept without --top; they are held in memory
+ROWS_PER_GROUP = 50_000  # of the Parquet file
+STATE = ".state"
+SAVED_EVERY = 10.0  # seconds between saves
+WORTH_TELLING = 5.0  # seconds
+# Before the first block, at most 1 / SHARE of the sets are drawn, and of the blocks are tried.
+DRAWN, SHARE_DRAWN = 10_000, 20
+TRIED, SHARE_TRIED, TRIAL_S = 64, 20, 2.0
+
+
+Ranks = tuple[int, int]
+"""The rank of this process and the world size; processes share a folder and need no network."""
+
+
+def rank_sets(
+    subject: Subject,
+    scorer: Ensemble,
+    out: Path,
+    *,
+    ranks: Ranks = (0, 1),
+    overwrite: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+    progress: Progress = lambda label, done, total: None,
+    tell: Callable[[str], None] = lambda sentence: None,
+) -> Ranking | None:
+    """Rank gene sets into a file; return None if stopped, or if another process writes the file.
+
+    The same request resumes the work in ``OUT.partial``, and the file is byte for byte that of an
+    uninterrupted ranking; if it exists already, nothing is scored. ``stop`` is called after every
+    block, and ``tell`` with the expected duration.
+    """
+    work = Work(out, subject.identity, ranks, overwrite=overwrite)
+    found = None if overwrite else _finished(subject, out)
+    if found is None:
+        with work.locked():
+            # The first process may have written it in the meantime.
+            found = None if overwrite else _finished(subject, out)
+            if found is None and _score_all(subject, scorer, work, stop, progress, tell):
+                while work.rank == 0 and work.unfinished() and not stop():
+                    progress("waiting for the other processes", 0, 0)
+                    time.sleep(0.2)
+                if work.rank == 0 and not work.unfinished():
+                    progress("writing", 0, 0)
+                    found = _write(subject, work, out)
+    if found is not None:
+        shutil.rmtree(work.folder, ignore_errors=True)
+    return found if work.rank == 0 else None
+
+
+def _finished(subject: Subject, out: Path) -> Ranking | None:
+    if not out.exists():
+        return None
+    found = Ranking.read(out)
+    if changed := differences(found.about["identity"], subject.identity):
+        raise _other_request(changed, out)
+    return found
+
+
+def _other_request(changed: list[str], where: Path) -> InputError:
+    what = f"this is the ranking of another request: {'; '.join(changed[:4])}"
+    fix = "Choose another --out, rerun the earlier command, or use --overwrite."
+    return InputError(what, code="other-request", where=where, fix=fix)
+
+
+def _score_all(
+    subject: Subject,
+    scorer: Ensemble,
+    work: Work,
+    stop: Callable[[], bool],
+    progress: Progress,
+    tell: Callable[[str], None],
+) -> bool:
+    """Score the remaining blocks of this process; return False if stopped."""
+    sets, rank, world, kept = subject.sets, work.rank, work.world, Kept.of(subject)
+    width, numbers = max(sets.sizes), range(sets.n_pieces)[rank::world]
+    done, total, mine = work.load(kept), len(numbers), sets.n_sets // world
+
+    def scored(piece: Piece) -> Scored:
+        found = scorer.candidates(piece, kept.above, kept.below)
+        if not np.isfinite(found.score).all():
+            what = "a score is not finite: the training of a run diverged; try --weights last"
+            raise InputError(what, code="score-not-finite")
+        return subject.select(found).padded(width)
+
+    def tried(piece: Piece) -> None:
+        # These sets come again in their block; without --top they would be kept twice.
+        found = scored(piece)
+        if kept.top is not None:
+            kept.offer(found)
+
+    if done == total and rank not in work.unfinished():
+        return True
+    if total and not done and scorer.prunes and isinstance(sets, Combinations):
+        tried(sets.draw(min(DRAWN, sets.n_sets // SHARE_DRAWN), seed=0))
+    said = f"{sets.n_sets:,} {sentences('ranking.txt', subject=subject, counts=None)[1]} to score"
+    said += f"; this is process {rank + 1} of {world}" if world > 1 else ""
+    said += f"; resuming, {done / total:.1%} was done before" if done else ""
+    seconds = 0.0 if stop() else trial_seconds(sets, numbers[done:], tried)
+    if seconds > WORTH_TELLING:
+        said += f": about {duration_text(seconds)}. Ctrl-C stops it; rerun the command to resume"
+    tell(f"{said}.")
+    saved = time.monotonic()
+    for piece in sets.pieces(rank + done * world, world):
+        progress("ranking", done * mine // total, mine)
+        if stop():
+            work.save(done, kept)
+            return False
+        kept.offer(scored(piece))
+        done += 1
+        if time.monotonic() - saved > SAVED_EVERY:
+            work.save(done, kept)
+            saved = time.monotonic()
+    work.save(done, kept, finished=True)
+    return True
+
+
+def trial_seconds(sets: GeneSets, numbers: range, score: Callable[[Piece], None]) -> float:
+    """Return how long the numbered pieces will take, by a trial of some; 0 for few pieces.
+
+    Bounds improve with every piece, so only the second half of the trial counts.
+    """
+    times: list[float] = []
+    n = min(TRIED, len(numbers) // SHARE_TRIED)
+    for place in np.random.default_rng(0).integers(len(numbers), size=n).tolist() if n else ():
+        if sum(times) > TRIAL_S:
+            break
+        began = time.perf_counter()
+        score(next(sets.pieces(numbers[place], 1)))
+        times.append(time.perf_counter() - began)
+    return float(np.mean(times[len(times) // 2 :])) * len(numbers) if times else 0.0
+
+
+def _write(subject: Subject, work: Work, out: Path) -> Ranking:
+    kept = Kept.of(subject)
+    for rank in range(work.world):
+        work.load(kept, rank)
+    found = [kept.rows(end) for end in kept.bounds]
+    if len(found) == 2 and subject.request.top is not None:
+        found = _apart(*found)
+    evidence, every = Evidence(subject.cell), Scored.join(found)
+    ends = [end for end, rows in zip(kept.bounds, found, strict=True) for _ in rows.score]
+    ranks = np.concatenate([np.arange(1, len(rows.score) + 1) for rows in found])
+    counts = {"genes": len(subject.genes), "sets": subject.sets.n_sets, "rows": len(ends)}
+    counts |= {name or "listed": ends.count(name) for name in (LOWEST, HIGHEST, None)}
+    title, _, *said = sentences("ranking.txt", subject=subject, counts=counts)
+    about: dict[str, Any] = {
+        "title": title,
+        "sentences": said,
+        "counts": counts,
+        "identity": subject.identity,
+        "request": subject.request.to_json(),
+        "runs": subject.runs,
+        "relations": list(subject.cell.relations),
+    }
+    cuts = [slice(at, at + ROWS_PER_GROUP) for at in range(0, len(ends), ROWS_PER_GROUP)]
+    tables = (_table(subject, evidence, ends[cut], ranks[cut], every.take(cut)) for cut in cuts)
+    write_ranking(out, tables, about)
+    return Ranking.read(out)
+
+
+def _apart(low: Scored, high: Scored) -> list[Scored]:
+    """Keep a set of both ends only at the one where it comes first, or at the low end if tied."""
+    rows = (map(tuple, of.sets.tolist()) for of in (low, high))
+    lowest, highest = ({row: i for i, row in enumerate(of)} for of in rows)
+    first = [i <= highest.get(one, i) for one, i in lowest.items()]
+    second = [i < lowest.get(one, i + 1) for one, i in highest.items()]
+    return [low.take(np.array(first, dtype=bool)), high.take(np.array(second, dtype=bool))]
+
+
+def _table(
+    subject: Subject,
+    evidence: Evidence,
+    ends: list[str | None],
+    ranks: Ints,
+    found: Scored,
+) -> pa.Table:
+    genes, sizes = subject.cell.genes, (found.sets >= 0).sum(axis=1)
+    systematic, names = np.array(genes.systematic), np.array(gene_texts(genes))
+    order, tables = np.argsort(sizes, kind="stable"), [SCHEMA.empty_table()]
+    for rows in np.split(order, np.flatnonzero(np.diff(sizes[order])) + 1) if len(order) else ():
+        sets = found.sets[rows, -sizes[rows[0]] :]
+        linked, measured = subject.linkage.of(sets), subject.statuses.measured(sets)
+        columns = {
+            "end": [ends[row] for row in rows],
+            "rank": ranks[rows],
+            "genes": systematic[sets].tolist(),
+            "names": names[sets].tolist(),
+            "score": found.score[rows],
+            "spread": pa.array(found.spread[rows], from_pandas=True),
+            "status": np.array(STATUSES)[subject.statuses.of(sets)],
+            "measured": pa.array(measured, from_pandas=True),
+            "linked": pa.array(linked == LINKED, mask=linked == UNKNOWN),
+            **evidence.columns(sets),
+        }
+        tables.append(pa.Table.from_pydict(columns, SCHEMA))
+    return pa.concat_tables(tables).take(np.argsort(order))
+
+
+class Kept:
+    """The sets to keep of the ends ``lowest`` and ``highest``, or of None, which is ascending.
+
+    Each end keeps its first ``top`` sets, or all that reach its limit.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        limits: Mapping[str | None, float | None],
+        top: int | None = None,
+    ) -> None:
+        self.top = top
+        # The score of the last set if an end is full, otherwise its limit.
+        self.bounds = {end: -np.inf if end == HIGHEST else np.inf for end in limits}
+        self.bounds |= {end: limit for end, limit in limits.items() if limit is not None}
+        self._pieces, self._n_held = [Scored.none(width)], 0
+
+    @classmethod
+    def of(cls, subject: Subject) -> Kept:
+        asked, width = subject.request, max(subject.sets.sizes)
+        return cls(width, {end: asked.limit(end) for end in asked.ends}, asked.top)
+
+    @property
+    def above(self) -> float:
+        return self.bounds.get(HIGHEST, np.inf)
+
+    @property
+    def below(self) -> float:
+        return max((bound for end, bound in self.bounds.items() if end != HIGHEST), default=-np.inf)
+
+    def offer(self, found: Scored) -> None:
+        """Keep the sets that reach a bound."""
+        wanted = np.any([self._reached(end, found) for end in self.bounds], axis=0)
+        if not wanted.any():
+            return
+        self._pieces.append(found.take(wanted))
+        self._n_held += int(wanted.sum())
+        if self.top is not None:
+            rows = {end: self.rows(end) for end in self.bounds}
+            self._pieces = list(rows.values())
+            full = {end: of.score[-1] for end, of in rows.items() if len(of.score) == self.top}
+            self.bounds |= {end: float(last) for end, last in full.items()}
+        elif self._n_held > MOST_ROWS:
+            what = f"more than {MOST_ROWS:,} sets reach the limit; use --top"
+            raise InputError(what, code="too-many-rows")
+
+    def held(self) -> Scored:
+        return Scored.join(self._pieces)
+
+    def rows(self, end: str | None) -> Scored:
+        """Return the distinct sets of an end in its order; ties are broken by genes."""
+        held = self.held()
+        found = held.take(self._reached(end, held))
+        sign = -1 if end == HIGHEST else 1
+        order: Ints = np.lexsort((*found.sets.T[::-1], sign * found.score))
+        ordered = found.sets[order]
+        new = np.ones(len(order), dtype=bool)
+        new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+        return found.take(order[new][: self.top])
+
+    def _reached(self, end: str | None, found: Scored) -> Bools:
+        bound = self.bounds[end]
+        return found.score >= bound if end == HIGHEST else found.score <= bound
+
+
+def ranks_of_environment() -> Ranks:
+    """Return RANK and WORLD_SIZE, which torchrun sets."""
+    rank, world = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+    if rank is None and world is None:
+        return 0, 1
+    if rank is None or world is None:
+        what = "only one of RANK and WORLD_SIZE is set; set both, as torchrun does, or neither"
+        raise InputError(what, code="invalid-rank")
+    are_numbers = rank.isdecimal() and world.isdecimal()
+    if not are_numbers or int(rank) >= int(world):
+        what = f"RANK is '{rank}' and WORLD_SIZE is '{world}'; expected numbers, with 0 <= RANK < "
+        what += "WORLD_SIZE"
+        raise InputError(what, code="invalid-rank", fix="Unset both to use one process.")
+    return int(rank), int(world)
+
+
+class Work:
+    """The folder ``OUT.partial`` of a ranking, as one of its processes sees it.
+
+    Each process atomically saves its state there: the request, the number of pieces that are done,
+    and the sets that are kept.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        request: Mapping[str, Any],
+        ranks: Ranks,
+        *,
+        overwrite: bool = False,
+    ) -> None:
+        (self.rank, self.world), self._overwrite = ranks, overwrite
+        self._request = {**request, "processes": self.world}
+        self.folder = out.with_name(f"{out.name}.partial")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Create the folder and lock the work of this rank."""
+        if self.folder.is_symlink():
+            raise link_error(self.folder)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            what = f"the folder cannot be created: {error.strerror or error}"
+            raise StoreError(what, code="cannot-write", where=self.folder) from error
+        with locked(self._file(".lock"), whose="ranking"):
+            self._check()
+            yield
+
+    def _check(self) -> None:
+        """Raise if the folder has work on another request; with overwrite delete that of this rank.
+
+        `unfinished` ignores what other ranks left.
+        """
+        for state in sorted(self.folder.glob(f"*{STATE}")):
+            try:
+                changed = differences(read_scored(state)[1]["request"], self._request)
+            except StoreError:
+                if not self._overwrite:
+                    raise
+                changed = ["damaged"]
+            if changed and not self._overwrite:
+                raise _other_request(changed, self.folder)
+            if changed and state == self._file(STATE):
+                state.unlink()
+
+    def _file(self, suffix: str, rank: int | None = None) -> Path:
+        number = self.rank if rank is None else rank
+        return self.folder / f"rank-{number}-of-{self.world}{suffix}"
+
+    def load(self, kept: Kept, rank: int | None = None) -> int:
+        state = self._file(STATE, rank)
+        if not state.exists():
+            return 0
+        found, about = read_scored(state)
+        kept.offer(found)
+        return int(about["done"])
+
+    def save(self, done: int, kept: Kept, *, finished: bool = False) -> None:
+        about = {"request": self._request, "done": done, "finished": finished}
+        write_scored(self._file(STATE), kept.held(), about)
+
+    def unfinished(self) -> list[int]:
+        """Return the ranks that have not finished this request."""
+        states = {rank: self._file(STATE, rank) for rank in range(self.world)}
+        about = {rank: read_scored(state)[1] for rank, state in states.items() if state.exists()}
+        done = {"request": self._request, "finished": True}
+        return [rank for rank in states if not about.get(rank, {}).items() >= done.items()]
+
+
+def write_scored(path: Path, found: Scored, about: Any = None) -> None:
+    text = json.dumps(about, ensure_ascii=False, sort_keys=True).encode()
+    with written(path, "the work so far") as temporary, temporary.open("wb") as file:
+        np.savez(file, about=np.frombuffer(text, np.uint8), **found._asdict())
+
+
+def read_scored(path: Path) -> tuple[Scored, Any]:
+    """Return the sets in a file and their metadata."""
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            about, *found = (held[name] for name in ("about", *Scored._fields))
+            # An entry with a wrong size is returned as unchecked bytes.
+            if not all(isinstance(one, np.ndarray) for one in (about, *found)):
+                raise ValueError("an array is missing")
+            return Scored(*found), json.loads(about.tobytes())
+    # A damaged file may raise almost anything.
+    except Exception as error:
+        what = f"the saved work is damaged ({error}); remove its folder and rerun the command"
+        raise StoreError(what, code="damaged-work", where=path) from error
+
+
+def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    changed = [name for name in now if was.get(name) != now[name]]
+    return [f"{name} was {was.get(name)!s:.40} and is {now[name]!s:.40}" for name in changed]
