@@ -1,0 +1,83 @@
+"""The tool that measures readability counts correctly."""
+
+import ast
+import importlib.util
+import sys
+import textwrap
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    """The module tools/readability.py."""
+    spec = importlib.util.spec_from_file_location("readability", ROOT / "tools" / "readability.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up by its name.
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+SAMPLE = '''
+from typing import Any
+
+
+def documented(rows: Any) -> int:
+    """Return a number."""
+    first, second = len(rows), 2
+    return first + second
+
+
+def undocumented(rows: list[list[int]]) -> list[int]:
+    found = [value for row in rows for value in row]
+    low, high = (min(row) for row in rows)
+    return [low, high, *found]
+
+
+def _private() -> None:
+    pass
+'''
+
+
+def test_every_measure_counts_its_construct_once(tool: ModuleType) -> None:
+    reading = tool.Reading()
+    reading.add(ast.parse(textwrap.dedent(SAMPLE)))
+    assert reading.counts == {
+        "tuples": 1,
+        "unpacked": 1,
+        "nested": 1,
+        "vague": 1,
+        "documented": 1,
+        "Any": 1,
+    }
+    assert reading.n_public == 2
+    assert reading.n_statements == 11
+    # first, second, found, value, row, low, high and the row of the generator
+    assert reading.n_bound_names == 8
+    measures = reading.measures()
+    assert measures["documented"] == 50
+    assert measures["tuples"] == pytest.approx(1000 / 11)
+    assert measures["vague"] == pytest.approx(100 / 8)
+
+
+def test_a_limit_that_is_not_kept_is_named(tool: ModuleType) -> None:
+    kept = {name: float(limit) for name, limit in tool.LIMITS.items()}
+    assert list(tool.beyond_limits(kept)) == []
+    for name in tool.LIMITS:
+        worse = -1.0 if name == "documented" else 1.0
+        lines = list(tool.beyond_limits({**kept, name: kept[name] + worse}))
+        assert len(lines) == 1
+        assert lines[0].startswith(f"{name}:")
+
+
+def test_functions_are_counted_by_their_local_variables(tool: ModuleType, tmp_path: Path) -> None:
+    body = "\n".join(f"    name_{number} = {number}" for number in range(17))
+    (tmp_path / "many.py").write_text(f"def many() -> None:\n{body}\n")
+    assert tool.functions_with_locals(tmp_path, 15) == ["many.py:1"]
+    assert tool.functions_with_locals(tmp_path, 17) == []
