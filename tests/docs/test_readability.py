@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def tool() -> ModuleType:
     """The module tools/readability.py."""
     spec = importlib.util.spec_from_file_location("readability", ROOT / "tools" / "readability.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     # Dataclasses look their module up by its name.
     sys.modules[spec.name] = module
