@@ -23,8 +23,9 @@ forking_law = settings(max_examples=15, deadline=None)
 names = st.text(max_size=12) | st.sampled_from(
     ['}, {"ph": "X"', '{"ph":"B"}]', "\\", '"', "]}", "a\\u0041", "\ud7ff\U0001f600"],
 )
-# Few begins, so that of many events some begin together.
-begins = st.integers(0, 3) | st.integers(0, 10**13)
+# Few begins, so that of many events some begin together. All end within an hour, because a longer
+# pause may be a jump of the clock, which is cut out.
+begins = st.integers(0, 3) | st.integers(0, 10**12)
 event = st.tuples(names, begins, st.integers(0, 10**12), st.integers(0, 2), st.integers(1, 2**53))
 events = st.lists(event, min_size=1, max_size=30)
 origins = st.sampled_from([0, 5, 4_458_676_522_690_655, 1_716_423_322_690_655_123, -7_000])
