@@ -86,7 +86,8 @@ def test_public_names_mean_one_thing(made):
     [
         ("evaluate", "evaluate", "evaluation", "evaluate_predictions"),
         ("evaluate", "Bootstrap", "evaluation", "Bootstrap"),
-        ("evaluate.figures", "draw_figures", "evaluation.figures", "draw_figures"),
+        ("evaluate", "draw_figures", "api.figures", "draw_figures"),
+        ("evaluate.figures", "draw_figures", "api.figures", "draw_figures"),
         ("screen.import_folder", "import_folder", "data.import_folder", "import_folder"),
     ],
 )

@@ -11,7 +11,8 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from deltacell.cell import Cell
 from deltacell.evaluation import METRICS, Bootstrap, Estimate, evaluate_predictions
-from deltacell.evaluation.metrics import Column, Weights, _rank, not_additive
+from deltacell.evaluation.additivity import _rank, not_additive
+from deltacell.evaluation.metrics import Column, Weights
 from deltacell.screen import Genotypes, Screen, Split
 
 seeds = st.integers(0, 9999)

@@ -40,7 +40,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from deltacell import storage
-from deltacell.api.verbs import rank
+from deltacell.api.rank import rank
 from deltacell.base.errors import DeltacellError, InputError
 from deltacell.bench import process
 from deltacell.bench.habits import KINDS as HABITS
