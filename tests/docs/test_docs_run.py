@@ -28,7 +28,7 @@ from typer.testing import CliRunner
 
 from deltacell import Screen
 from deltacell.cli.app import app
-from deltacell.evaluation import runs as evaluation
+from deltacell.evaluation import fitted_baselines
 from deltacell.models import DangoLoss, LossValue
 from deltacell.train import run as running
 from deltacell.train.compose import compose
@@ -189,7 +189,7 @@ def run_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
             said += done.output
         return said
 
-    for module in (running, evaluation):
+    for module in (running, fitted_baselines):
         monkeypatch.setattr(module, "train", shorter)
     monkeypatch.setattr(running, "subprocess", SimpleNamespace(run=mode))
     monkeypatch.chdir(tmp_path)

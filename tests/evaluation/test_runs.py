@@ -107,7 +107,7 @@ def test_baselines_are_fitted_once_and_kept_as_runs(copied, monkeypatch):
     np.testing.assert_array_equal(itself.score.numpy(), once.predictions["additive"])
     # Another version may learn something else, so it has another key.
     fits.clear()
-    monkeypatch.setattr("deltacell.evaluation.baselines.version", lambda name: "0.0.0")
+    monkeypatch.setattr("deltacell.evaluation.fitted_baselines.version", lambda name: "0.0.0")
     evaluated([copied], ["additive"])
     assert len(fits) == 1
 

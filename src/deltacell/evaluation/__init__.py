@@ -1,9 +1,9 @@
 """Metrics with intervals, models and baselines side by side."""
 
-from deltacell.evaluation.baselines import baselines
 from deltacell.evaluation.bootstrap import Bootstrap, Estimate
 from deltacell.evaluation.ceiling import replicate_ceiling
 from deltacell.evaluation.evaluation import Evaluation, evaluate_predictions
+from deltacell.evaluation.fitted_baselines import baselines
 from deltacell.evaluation.metrics import METRICS
 from deltacell.evaluation.tested_pairs import Zeros
 

@@ -69,6 +69,7 @@ def _squares_of_repeats(screen: Screen) -> tuple[Doubles, int]:
     n_rows = np.bincount(group)
     mean = np.bincount(group, n_replicates * score) / np.bincount(group, n_replicates)
     deviation = score - mean[group]
-    squares: Doubles = np.bincount(group, n_replicates * deviation**2)
+    weighted_squares: Doubles = n_replicates * deviation**2
+    squares: Doubles = np.bincount(group, weighted_squares).astype(np.float64)
     is_repeated = n_rows > 1
     return squares[is_repeated], int((n_rows[is_repeated] - 1).sum())

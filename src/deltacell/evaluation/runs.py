@@ -16,9 +16,9 @@ from deltacell.base.errors import InputError
 from deltacell.base.frames import data_frame
 from deltacell.base.rendering import Shown, report_function
 from deltacell.base.text import Progress
-from deltacell.evaluation.baselines import fitted_baseline
 from deltacell.evaluation.evaluation import Evaluation, evaluate_predictions
 from deltacell.evaluation.figure_values import PredictorFigures, figure_values
+from deltacell.evaluation.fitted_baselines import fitted_baseline
 from deltacell.evaluation.groups import MAIN
 from deltacell.evaluation.rows import (
     EvaluatedRows,
