@@ -8,9 +8,9 @@ import pytest
 
 from deltacell.base.files import locked
 from deltacell.profile.record import RUN_FILE, Status, read_run
-from deltacell.report.progress import TrainingBar
 from deltacell.train.run import train
 from deltacell.train.run_directory import LOCK, opened, resumed_config
+from deltacell.train.task import Task
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -64,21 +64,22 @@ def test_a_process_that_lost_its_run_writes_nothing_more(small, tmp_path, monkey
     path = tmp_path / "run"
     config = small("trainer.epochs=3", "trainer.checkpoint_every_steps=2")
     whole = contents(train(small("trainer.epochs=3", run="whole")).path / "checkpoints")
-    step = TrainingBar.step
-    steps = iter(range(100))
+    forward = Task.forward
+    batches = iter(range(100))
     seen: dict[str, bytes] = {}
 
-    def sleep(bar, *arguments):
-        step(bar, *arguments)
-        if next(steps) == 11:
-            monkeypatch.setattr(TrainingBar, "step", step)
+    def sleep(task, prepared):
+        losses = forward(task, prepared)
+        if next(batches) == 11:
+            monkeypatch.setattr(Task, "forward", forward)
             (path / LOCK).unlink()
             with opened(path) as other:
                 other.end(Status.interrupted)
             train(resumed_config(path), resume=path)
             seen.update(contents(path))
+        return losses
 
-    monkeypatch.setattr(TrainingBar, "step", sleep)
+    monkeypatch.setattr(Task, "forward", sleep)
     refused("lost-lock", train, config)
     assert contents(path) == seen
     assert seen
