@@ -227,7 +227,7 @@ def test_a_device_is_asked_seldom_for_losses_and_the_bad_one_is_named(
             noted.append(step)
         guard.check_losses()
 
-    what = refused("not-finite", note_all).what
+    what = refused("not-finite", note_all).message
     assert f"the loss is nan at step {bad} " in what
     # The device is not asked before there are enough losses.
     assert len(noted) == (LOOK_EVERY - 1 if bad <= LOOK_EVERY else LOOK_EVERY + 4)

@@ -143,7 +143,7 @@ class Checkpoints:
         except (OSError, StoreError) as error:
             what, code = f"the checkpoint cannot be read: {error}", "unreadable-checkpoint"
             if isinstance(error, StoreError):
-                what, code = error.what, error.code
+                what, code = error.message, error.code
             fix = "No earlier one is intact. Restore a copy, or remove it to do without it."
             for earlier in self._files():
                 with suppress(OSError, StoreError):
