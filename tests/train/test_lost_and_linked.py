@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deltacell.base.files import locked
+from deltacell.base.files import locked, new_file
+from deltacell.cell import Cell
 from deltacell.profile.record import RUN_FILE, Status, read_run
 from deltacell.train.run import train
 from deltacell.train.run_directory import LOCK, opened, resumed_config
@@ -85,6 +86,38 @@ def test_a_process_that_lost_its_run_writes_nothing_more(small, tmp_path, monkey
     assert seen
     assert sorted(name for name in seen if name.endswith(".ckpt"))[-1].endswith(sorted(whole)[-1])
     assert read_run(path / RUN_FILE).status is Status.finished
+
+
+def test_a_file_is_not_put_in_place_if_the_lock_was_lost_while_it_was_written(tmp_path, refused):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    Cell.synthetic("demo").subset(range(5)).save(folder / "cell")
+    (folder / "file").write_text("old")
+    (tmp_path / "elsewhere").write_text("old")
+    before = contents(folder)
+
+    def write(name):
+        with new_file(tmp_path / name) as temporary:
+            temporary.write_text("new")
+
+    def lose_and_write(name):
+        with locked(folder / LOCK, whose="run"):
+            (folder / LOCK).unlink()
+            write(name)
+
+    def lose_and_save():
+        with locked(folder / LOCK, whose="run"):
+            cell = Cell.synthetic("demo").subset(range(6))
+            (folder / LOCK).unlink()
+            cell.save(folder / "cell", overwrite=True)
+
+    refused("lost-lock", lose_and_write, "run/file")
+    refused("lost-lock", lose_and_save)
+    assert contents(folder) == before
+    # Neither other folders nor later writes are concerned.
+    lose_and_write("elsewhere")
+    write("run/file")
+    assert (tmp_path / "elsewhere").read_text() == (folder / "file").read_text() == "new"
 
 
 def test_a_lock_that_was_replaced_is_lost(tmp_path, refused):
