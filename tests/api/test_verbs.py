@@ -1,6 +1,8 @@
 """The verbs on objects: what a notebook does, and that the command line sees the same runs."""
 
 import dataclasses
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -342,3 +344,35 @@ def test_train_without_an_experiment_picks_one_and_says_so(made, tmp_path, capsy
     assert typed("train", *words) == 0
     assert "pair_trees" in capsys.readouterr().err
     assert dc.Run(tmp_path / "run").config.data.screen == "many"
+
+
+WITHOUT_REPORT = """
+import sys
+
+class NoReport:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("deltacell.report"):
+            raise ImportError(f"{name} is not needed to compute")
+
+sys.meta_path.insert(0, NoReport())
+
+import deltacell.api.evaluate, deltacell.api.fit, deltacell.api.rank, deltacell.api.start
+from deltacell.cell import Cell
+from deltacell.evaluation import Bootstrap, baselines, evaluate_predictions
+from deltacell.evaluation.figure_values import figure_values
+from deltacell.screen import Screen, Split
+
+cell = Cell.synthetic("demo")
+screen = Screen.synthetic(cell, n=200)
+split = Split.random(screen)
+predictions = baselines(cell, screen, split, ["additive"])
+figure_values(cell, screen, split, predictions)
+evaluation = evaluate_predictions(cell, screen, split, predictions, bootstrap=Bootstrap(5))
+print(evaluation.to_json()["verdicts"][0]["best"])
+"""
+
+
+def test_computing_does_not_need_what_renders():
+    command = [sys.executable, "-c", WITHOUT_REPORT]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "additive", done.stderr

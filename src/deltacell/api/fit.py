@@ -14,6 +14,7 @@ import numpy as np
 
 from deltacell import storage
 from deltacell.api.run import Run
+from deltacell.api.showing import training_rendering
 from deltacell.base.errors import InputError, did_you_mean
 from deltacell.cell import Cell
 from deltacell.models import registry
@@ -73,7 +74,12 @@ def fit(
     path = new_path(config)
     config, data = _data_of(config, path.absolute().parent / "data", cell, screen, split)
     config = with_settings(config, {"directory": str(path)})
-    outcome = train(config, data=data, command=("deltacell.fit", name))
+    outcome = train(
+        config,
+        data=data,
+        command=("deltacell.fit", name),
+        rendering=training_rendering(),
+    )
     if outcome.signal:
         warnings.warn(f"stopped; resume with Run('{path}').resume()", stacklevel=2)
     return Run(outcome.path)

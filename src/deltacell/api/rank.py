@@ -25,7 +25,7 @@ from deltacell.ranking.request import Request, subject_of
 from deltacell.ranking.search import rank_sets, ranks_of_environment
 from deltacell.screen import Genotypes
 from deltacell.train.predictor import AnyRun, LoadedRun, load_runs
-from deltacell.train.processes import StopSignals
+from deltacell.train.signals import StopSignals
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deltacell.api.showing import training_rendering
 from deltacell.api.why import ScoreExplanation, why
 from deltacell.base.frames import data_frame
 from deltacell.base.rendering import as_html, report_function
@@ -80,7 +81,7 @@ class Run:
         """Resume a stopped run, or train longer with ``epochs=``, and return it."""
         overrides = [f"trainer.{name}={value}" for name, value in settings.items()]
         config = resumed_config(self.path, [*overrides, f"trainer.progress={progress}".lower()])
-        train(config, resume=self.path)
+        train(config, resume=self.path, rendering=training_rendering())
         return Run(self.path, self.weights)
 
     def __repr__(self) -> str:

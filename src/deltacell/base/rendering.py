@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from importlib import import_module
+from types import ModuleType
 from typing import Any, ClassVar
 
 from deltacell.base.text import Progress
@@ -21,8 +22,13 @@ def report_function(place: str) -> Callable[..., Any]:
     The first part is the module and the second one the name of the function.
     """
     module, _, name = place.partition(":")
-    function: Callable[..., Any] = getattr(import_module(f"deltacell.report.{module}"), name)
+    function: Callable[..., Any] = getattr(report_module(module), name)
     return function
+
+
+def report_module(name: str) -> ModuleType:
+    """Return a module of `deltacell.report` by its name."""
+    return import_module(f"deltacell.report.{name}")
 
 
 def as_text(printer: str, values: Mapping[str, Any]) -> str:

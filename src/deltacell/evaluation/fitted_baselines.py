@@ -24,8 +24,8 @@ from deltacell.profile.record import RUN_FILE, Status, read_run
 from deltacell.screen import Genotypes, Screen, Split
 from deltacell.train.config import Config
 from deltacell.train.data import TrainingData
+from deltacell.train.fit import fit_predictor
 from deltacell.train.predictor import LoadedRun, TrainedPredictor, build_fitted, load_run
-from deltacell.train.run import train
 
 BASELINES_FOLDER = "baselines"  # in a run directory: the baselines it was compared with
 
@@ -97,7 +97,7 @@ def fitted_baseline(
     config = replace(config, directory=str(path))
     try:
         check_no_links(runs[0].record.path)
-        outcome = train(config, data=data, progress=report)
+        outcome = fit_predictor(config, data=data, progress=report)
     except InputError as error:
         # The run directory may be read-only, or another process may be fitting this baseline.
         if not isinstance(error, StoreError) and not (path / RUN_FILE).exists():
