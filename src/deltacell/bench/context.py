@@ -84,8 +84,13 @@ def run(
         problem = planted_problem()
     else:
         problem = real_problem(folder, run, target, context, pairs)
+    return compare(checked(problem), seeds=1 if quick else seeds)
+
+
+def checked(problem: Problem) -> Problem:
+    """Return the problem; raise if the study repeats the target's own measurements."""
     check_not_repeated(problem.target, [problem.study])
-    return compare(problem, seeds=1 if quick else seeds)
+    return problem
 
 
 def real_problem(

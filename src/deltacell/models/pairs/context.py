@@ -37,6 +37,11 @@ class StudySets:
     digest: str  # of genes and scores; does not depend on the order of genes or rows
     predictor: StudyPredictor | None
 
+    @property
+    def centred(self) -> Part:
+        """The measured sets with their scores less the mean, so that no unit's zero matters."""
+        return Part(self.measured.sets, self.measured.targets - self.measured.mean)
+
     @classmethod
     def of(cls, study: Study, cell: Cell, order: GeneOrder) -> StudySets:
         """Find the sets of two or more genes of the cell; a list of signs has signs as scores."""
@@ -82,7 +87,7 @@ class StudyColumns:
         self.study, self.known = study, known
         self.n_genes, self.largest = columns.n_genes, columns.largest
         self._columns = columns.for_another_study()
-        self._sets = Measured.of(study.measured, self.n_genes)
+        self._sets = Measured.of(study.centred, self.n_genes)
 
     def __call__(self, cell: Cell, order: GeneOrder, sets: GeneSets) -> Floats:
         """Return the columns of sets, [sets, columns]."""
@@ -151,7 +156,7 @@ class ContextColumns:
         """Compute the statistics of every study."""
         studies = []
         for study in studies_of(context, cell, order):
-            known = Known.of(study.measured, len(order), penalty)
+            known = Known.of(study.centred, len(order), penalty)
             studies.append(StudyColumns(study, known, columns))
         return cls(tuple(studies))
 
@@ -173,7 +178,7 @@ class ContextColumns:
             raise InputError(what, code="other-context", fix=fix)
         restored = []
         for study, one in zip(studies, state, strict=True):
-            known = Known.from_state(one, study.measured, len(order))
+            known = Known.from_state(one, study.centred, len(order))
             restored.append(StudyColumns(study, known, columns))
         return cls(tuple(restored))
 
@@ -190,13 +195,22 @@ class ContextColumns:
 
 def _readable(study: Study, cell: Cell) -> Screen:
     """Return the rows of a study with two or more genes of the cell and a score or a sign."""
-    screen = study.screen.on(cell, on_unknown="drop")
+    new_index = cell.genes.resolve(study.screen.genes.systematic)
+    genes = new_index[study.screen.genotypes.genes.numpy()]
+    has_other_gene = sets_with(genes < 0, study.screen.offsets)
+    if has_other_gene.all():
+        raise _nothing_measured(study)
+    screen = study.screen.take(~has_other_gene).on(cell, on_unknown="drop")
     is_readable = (np.diff(screen.offsets) > 1) & np.isfinite(_scores_or_signs(screen))
     if not is_readable.any():
-        what = f"the study '{study.name}' has no measured set of two or more genes of the cell"
-        fix = "Leave it out of the context, or check that it is of the same organism."
-        raise InputError(what, code="context-without-sets", fix=fix)
+        raise _nothing_measured(study)
     return screen.take(is_readable)
+
+
+def _nothing_measured(study: Study) -> InputError:
+    what = f"the study '{study.name}' has no measured set of two or more genes of the cell"
+    fix = "Leave it out of the context, or check that it is of the same organism."
+    return InputError(what, code="context-without-sets", fix=fix)
 
 
 def _scores_or_signs(screen: Screen) -> Doubles:
