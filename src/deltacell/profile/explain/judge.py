@@ -37,7 +37,7 @@ from deltacell.profile.explain.causes import (
 )
 from deltacell.profile.explain.programs import MORE, OperatorChange, ProgramPair, passes_change
 from deltacell.profile.explain.view import Seconds, View
-from deltacell.profile.explain.workload import work_change
+from deltacell.profile.explain.workload import PART_OF_GAP, work_change
 from deltacell.profile.trace.work import NO_OPERATOR
 
 MUCH = 0.10  # a larger share of a step is worth a clause
@@ -178,7 +178,7 @@ def _other_step(pair: ProgramPair, fall: Waterfall, of_model: Collection[str]) -
     if not fall.gap or by_model / fall.gap < MOSTLY or is_compiled:
         return None
     if pair.are_two_programs:
-        evidence = _two_programs(pair)
+        evidence = two_programs(pair)
         return Cause(CauseKind.programs, None, fall.gap, 1.0, evidence)
     ratio = _ratio_along(pair, fall)
     passes = passes_change(pair, ratio)
@@ -189,12 +189,13 @@ def _other_step(pair: ProgramPair, fall: Waterfall, of_model: Collection[str]) -
     return Cause(kind, None, fall.gap, 1.0, more)
 
 
-def _two_programs(pair: ProgramPair) -> TwoPrograms:
-    only_a = _largest_component(pair.a, pair.b)
-    only_b = _largest_component(pair.b, pair.a)
-    if only_a is None and only_b is None and not pair.share_components:
-        only_a = _largest_operator({o: o.calls_a * o.seconds_a for o in pair.operators_of(pair.a)})
-        only_b = _largest_operator({o: o.calls_b * o.seconds_b for o in pair.operators_of(pair.b)})
+def two_programs(pair: ProgramPair) -> TwoPrograms:
+    """Return what each of two programs does that the other one does not do."""
+    only_a = _own_components(pair.a, pair.b)
+    only_b = _own_components(pair.b, pair.a)
+    if not only_a and not only_b and not pair.share_components:
+        only_a = _longest_operator({o: o.calls_a * o.seconds_a for o in pair.operators_of(pair.a)})
+        only_b = _longest_operator({o: o.calls_b * o.seconds_b for o in pair.operators_of(pair.b)})
     return TwoPrograms(
         a=pair.a.name,
         b=pair.b.name,
@@ -203,23 +204,38 @@ def _two_programs(pair: ProgramPair) -> TwoPrograms:
         changed=_changed_component(pair),
         step_a=float(np.mean(pair.a.times)) / 1e9,
         step_b=float(np.mean(pair.b.times)) / 1e9,
+        beside=_beside_components(pair),
     )
 
 
-def _largest_component(view: View, other: View) -> Timed | None:
-    """Return the range or module with the most time that the other program does not have."""
-    own = {
-        name: seconds
-        for name, seconds in view.by("components").items()
-        if name != NO_OPERATOR and name not in other.by("components")
-    }
-    name = largest(own)
-    return None if name is None else Timed(name.removeprefix(MODULE), own[name])
+def _own_components(view: View, other: View) -> tuple[Timed, ...]:
+    """Return the components that the other program does not have, the longest first."""
+    elsewhere = other.by("components").keys()
+    own = [
+        Timed(name, seconds)
+        for name, seconds in view.step_parts.components.items()
+        if name not in elsewhere and f"{MODULE}{name}" not in elsewhere
+    ]
+    return tuple(sorted(own, key=lambda component: (-component.seconds, component.name)))
 
 
-def _largest_operator(seconds: Mapping[OperatorChange, float]) -> Timed | None:
+def _longest_operator(seconds: Mapping[OperatorChange, float]) -> tuple[Timed, ...]:
     operator = max(seconds, key=lambda operator: (seconds[operator], operator.name), default=None)
-    return None if operator is None else Timed(operator.name, seconds[operator])
+    return () if operator is None else (Timed(operator.name, seconds[operator]),)
+
+
+def _beside_components(pair: ProgramPair) -> Timed | None:
+    """Return the part of a step in no component that makes much of the gap, if there is one.
+
+    Without components, the work of the model is in none of them, so only the rest of a step counts.
+    """
+    fall = Waterfall.between("step", pair.a.step_parts.others, pair.b.step_parts.others)
+    gap = float(np.mean(pair.b.times) - np.mean(pair.a.times)) / 1e9
+    of_model = {*OF_MODEL, *OF_DEVICE}
+    rest = [bar for bar in fall.bars if bar.change * gap > 0 and bar.part not in of_model]
+    if not rest or rest[0].change / gap < PART_OF_GAP:
+        return None
+    return Timed(rest[0].part, rest[0].change)
 
 
 def _changed_component(pair: ProgramPair) -> LongerOperation | None:

@@ -5,10 +5,12 @@ Names of operations come from untrusted files, so they are shown with `short_nam
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 
 from deltacell.base.text import (
+    capital,
     change_text,
     count_text,
     listed,
@@ -307,14 +309,18 @@ def _slower_machine(slower: SlowerMachine) -> str:
 
 
 def _two_programs(programs: TwoPrograms) -> str:
+    beside = ""
+    if programs.beside is not None:
+        label = DEVICE_PARTS.get(programs.beside.name, programs.beside.name)
+        beside = f"; beside them, {label} accounts for {change_text(programs.beside.seconds)}"
     clauses = []
-    if programs.only_b is not None:
-        clauses.append(_component(programs.only_b, programs.b, programs.step_b))
-    if programs.only_a is not None:
-        clauses.append(_component(programs.only_a, programs.a, programs.step_a))
+    if programs.only_b:
+        clauses.append(_components(programs.only_b, programs.b, programs.step_b))
+    if programs.only_a:
+        clauses.append(_components(programs.only_a, programs.a, programs.step_a))
     if clauses:
         components = f"{' and '.join(clauses)}, without a counterpart in the other"
-        return f"they are different programs; {components}"
+        return f"they are different programs; {components}{beside}"
     if programs.changed is not None:
         name = short_name(programs.changed.name)
         before = seconds_text(programs.changed.before)
@@ -324,10 +330,16 @@ def _two_programs(programs: TwoPrograms) -> str:
     return "they are different programs, with other operators, called in other numbers"
 
 
-def _component(component: Timed, program: str, step: float) -> str:
-    share = share_text(component.seconds / step)
-    time = seconds_text(component.seconds)
-    return f"{short_name(component.name)} takes {share} of a step of {program} ({time})"
+def _components(components: Sequence[Timed], program: str, step: float) -> str:
+    """Return how much of a step the components of one program take, with the longest two."""
+    seconds = math.fsum(component.seconds for component in components)
+    named = [short_name(component.name) for component in components[:2]]
+    n_more = len(components) - len(named)
+    if n_more:
+        named.append(f"{n_more} more")
+    takes = "takes" if len(components) == 1 else "take"
+    share = share_text(seconds / step)
+    return f"{listed(named)} {takes} {share} of a step of {program} ({seconds_text(seconds)})"
 
 
 def _more_passes(passes: MorePasses) -> str:
@@ -406,6 +418,23 @@ def slower_clause(
         some_steps = ", because of some of its steps"
     longer = f"{b} takes {ratio_text(ratio)} as long per {fall.per} as {a}"
     return f"{longer} {_against(fall)}{some_steps}: {cause}"
+
+
+def per_sample_sentence(a: Account, b: Account) -> str | None:
+    """Return how long a sample takes in two accounts; None if the samples of one are unknown."""
+    if not a.sample_s or not b.sample_s:
+        return None
+    ratio = ratio_text(b.sample_s / a.sample_s)
+    times = f"{seconds_text(b.sample_s)} against {seconds_text(a.sample_s)}"
+    sizes = f"{b.samples_per_step:,.4g} and {a.samples_per_step:,.4g} samples per step"
+    if a.samples_per_step == b.samples_per_step:
+        sizes = f"both have {a.samples_per_step:,.4g} samples per step"
+    return f"Per sample, {b.name} takes {ratio} as long as {a.name} ({times}; {sizes})."
+
+
+def all_the_same_sentence(programs: TwoPrograms) -> str:
+    """Return that two programs differ although their times do not."""
+    return f"{capital(_two_programs(programs))}."
 
 
 def parts_clause(fall: Waterfall) -> str:

@@ -11,6 +11,7 @@ import polars as pl
 
 from deltacell.profile.trace.attribution import Attribution
 from deltacell.profile.trace.calls import Calls
+from deltacell.profile.trace.components import StepParts
 from deltacell.profile.trace.device import PARTS
 
 Seconds = dict[str, float]
@@ -54,6 +55,18 @@ class View:
         """Return the seconds of a range or module, with everything inside it."""
         components = self.by("components")
         return components.get(name, 0.0) or components.get(f"nn.Module: {name}", 0.0)
+
+    @cached_property
+    def step_parts(self) -> StepParts:
+        """The components of a step and the rest of it, in seconds averaged over ranks."""
+        components: Seconds = defaultdict(float)
+        others: Seconds = defaultdict(float)
+        for rank in self.ranks:
+            for name, seconds in rank.step_parts.components.items():
+                components[name] += seconds / len(self.ranks)
+            for name, seconds in rank.step_parts.others.items():
+                others[name] += seconds / len(self.ranks)
+        return StepParts(dict(components), dict(others))
 
     @property
     def calls(self) -> Calls:
