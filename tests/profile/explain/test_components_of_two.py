@@ -9,12 +9,12 @@ import msgspec
 import polars as pl
 import pytest
 
-from deltacell.bench.simulate import Program, write
 from deltacell.profile.explain import Explanation, explain
 from deltacell.profile.explain.causes import CauseKind, TwoPrograms
 from deltacell.profile.explain.programs import ProgramPair, passes_change
 from deltacell.profile.trace.calls import CallGroup, Calls
 from deltacell.profile.trace.trace import SAMPLES_PER_STEP
+from deltacell_dev.bench.simulate import Program, write
 
 HOST = Program(device=None, attention=900.0, gemm=1100.0, stacks=True)
 CONVOLUTIONS = replace(HOST, model="convolutions", attention=2700.0, gemm=3300.0)
