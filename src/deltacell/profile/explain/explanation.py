@@ -53,6 +53,7 @@ from deltacell.profile.explain.view import View
 from deltacell.profile.limits import limits_of_fit, limits_sentence
 from deltacell.profile.trace.attribution import RanksAttribution
 from deltacell.profile.trace.device import PARTS
+from deltacell.profile.trace.host import records_nothing
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -121,11 +122,12 @@ def explain(
     progress: Progress | None = None,
 ) -> Explanation:
     """Explain where the time of a run or trace goes, or why B takes longer than A."""
-    same = b is not None and subjects.run_name(Path(a)) == subjects.run_name(Path(b))
-    first = subjects.open_subject(a, name="A" if same else None, progress=progress)
     if b is None:
-        return _explain_fit(first) if first.account.source == FIT else _explain_one(first)
-    second = subjects.open_subject(b, name="B" if same else None, progress=progress)
+        subject = subjects.open_subject(a, progress=progress)
+        return _explain_fit(subject) if subject.account.source == FIT else _explain_one(subject)
+    name_a, name_b = subjects.names_of(Path(a), Path(b))
+    first = subjects.open_subject(a, name=name_a, progress=progress)
+    second = subjects.open_subject(b, name=name_b, progress=progress)
     for subject in (first, second):
         if subject.account.source == FIT:
             what = f"{subject.name} was fitted in one call, without steps to compare"
@@ -152,7 +154,7 @@ def _explain_one(subject: Subject) -> Explanation:
         view = View(subject.name, subject.traces.ranks)
         late = late_rank(subject.traces)
         causes = judge.causes_of_one(view, account.parts, late)
-        sentence = _lead_sentence(causes, subject.name)
+        sentence = _lead_sentence(causes, subject.name, [account])
         tables += trace_tables(subject.traces)
         about = "" if run is None else "By its trace, with the profiler on: "
         evidence = [f"{about}{text}" for text in _trace_evidence(subject.traces, view, late)]
@@ -174,11 +176,18 @@ def _explain_one(subject: Subject) -> Explanation:
     )
 
 
-def _lead_sentence(causes: Sequence[Cause], name: str) -> str:
+def _lead_sentence(causes: Sequence[Cause], name: str, accounts: Sequence[Account]) -> str:
     """Return the first cause, and the second one if it has a large share."""
     leading = [cause for place, cause in enumerate(causes[:2]) if place == 0 or cause.share > MUCH]
     clauses = [sentences.cause_clause(cause, name) for cause in leading]
-    return f"{capital('; '.join(clauses))}."
+    return f"{capital('; '.join(clauses))}{_record_stacks(leading, accounts)}."
+
+
+def _record_stacks(causes: Sequence[Cause], accounts: Sequence[Account]) -> str:
+    """Return a clause on how to see code that records nothing, if a cause is such code."""
+    is_hidden = any(cause.name is not None and records_nothing(cause.name) for cause in causes)
+    has_stacks = all(account.facts.get("with stacks") for account in accounts)
+    return sentences.RECORD_STACKS if is_hidden and not has_stacks else ""
 
 
 def _explain_two_runs(a: Subject, run_a: RunTimes, b: Subject, run_b: RunTimes) -> Explanation:
@@ -362,6 +371,7 @@ def _pair_sentence(compared: Comparison, noise: Difference | None, causes: list[
         said = sentences.noise_clause(fall, noise, a, b)
     else:
         cause = sentences.cause_clause(causes[0], a) if causes else sentences.parts_clause(fall)
+        cause += _record_stacks(causes[:1], [compared.a, compared.b])
         said = sentences.slower_clause(fall, fall.ratio, noise, cause, a, b)
     epochs = compared.epochs
     ratio = compared.epoch_ratio

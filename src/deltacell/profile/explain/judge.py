@@ -49,6 +49,7 @@ OF_MODEL = ("forward", "backward", "loss", "optimizer", "graph preparation", "ot
 OF_STEP = (*OF_MODEL, "gradient communication")
 OF_DEVICE = (CauseKind.compute, CauseKind.idle_launch, CauseKind.idle_host)
 MOSTLY = 0.5  # of a gap
+FEWEST_STEPS = 3  # in which a stall is not in most steps
 SLOWEST_MACHINE = 4.0  # a larger ratio is not that of two machines
 NEAR_PACE = 1.5  # a category whose ratio differs by less from that of all keeps the pace
 KEEPS_PACE = 0.6  # the share of the time that keeps the pace if a machine is slower
@@ -378,7 +379,8 @@ def _host_changes(pair: ProgramPair, fall: Waterfall) -> list[Cause]:
         causes[0] = Cause(other_work.kind, None, first.seconds, first.share, evidence)
         return causes
     more_calls = _more_calls_of(pair, first, sign) if is_of_model else None
-    if is_of_model and more_calls is None and pair.one_calls_more:
+    is_unlike = is_of_model and more_calls is None and pair.one_calls_more
+    if is_unlike and not _is_code_of_most_steps(pair, first, fall.gap):
         causes.insert(0, _unlike_calls(pair, first, along[0], fall, ratio))
         return causes
     explained_by_pace = (pace - 1) * fall.a / fall.gap
@@ -413,6 +415,26 @@ def _more_calls_of(pair: ProgramPair, cause: Cause, sign: int) -> MoreCalls | No
         return None
     slower = pair.b if sign > 0 else pair.a
     return MoreCalls(name, calls_a, calls_b, slower.name)
+
+
+def _is_code_of_most_steps(pair: ProgramPair, cause: Cause, gap: float) -> bool:
+    """Return whether code that is no operator makes most of a gap in most steps.
+
+    More calls of operators take more of the Python around them, so only the time beyond the ratio
+    of all calls counts. A stall, which a busy machine may cause, is not in most steps.
+    """
+    name = cause.name
+    is_operator = name in pair.a.operator_names or name in pair.b.operator_names
+    if name is None or is_operator or not isinstance(cause.evidence, GapShare):
+        return False
+    slower, faster = (pair.b, pair.a) if gap > 0 else (pair.a, pair.b)
+    if len(slower.times) < FEWEST_STEPS:
+        return False
+    calls_a, calls_b = pair.all_calls
+    more_calls = calls_b / calls_a if gap > 0 else calls_a / calls_b
+    in_slower = float(np.median(slower.steps_of(name)))
+    in_faster = float(np.median(faster.steps_of(name)))
+    return in_slower - max(more_calls, 1.0) * in_faster >= MOSTLY * abs(gap)
 
 
 def _unlike_calls(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from deltacell.base.text import (
@@ -58,6 +59,8 @@ from deltacell.profile.explain.setting_sentences import (
 )
 from deltacell.profile.explain.split import Split
 from deltacell.profile.phase_rows import Uneven
+
+MORE_THAN_ALL = 1.005  # a larger share of a gap means that other parts change the other way
 
 # A cause of one trace: where its step goes.
 
@@ -150,10 +153,42 @@ def operation_text(name: str, *, on_device: bool) -> str:
 
 
 def kernel_name(name: str) -> str:
-    plain = name.removeprefix("void ")
+    """Return the name of a kernel as a person says it, or that of an operator as it is.
+
+    Left out are template arguments, namespaces and the suffixes of variants; what a generic kernel
+    of PyTorch computes is added, such as ``elementwise_kernel (add)``.
+    """
+    plain = name[:MOST_OF_NAME].removeprefix("void ").replace("(anonymous namespace)::", "")
     short = re.split(r"[<(]", plain, maxsplit=1)[0].strip()
-    is_copy = plain.startswith(("Memcpy", "Memset"))
-    return short_name(plain if not short or is_copy else short)
+    if not short or plain.startswith(("Memcpy", "Memset")):
+        return short_name(plain)
+    collective = _COLLECTIVE.match(short)
+    if collective is not None:
+        return short_name(f"{collective['library'].upper()} {collective['name']}")
+    if "::" in short and short != plain:
+        short = short.rpartition("::")[2]
+    functor = _FUNCTOR.search(plain) if short in _GENERIC else None
+    if functor is None:
+        return short_name(short)
+    computes = functor["cuda"] or functor["camel"] or functor["snake"]
+    return short_name(f"{short} ({computes.lower()})")
+
+
+MOST_OF_NAME = 2000  # characters of a name that are looked at
+_COLLECTIVE = re.compile(r"^(?P<library>[nr]ccl)(?:Dev)?Kernel_(?P<name>[A-Za-z]+?)_")
+_GENERIC = {
+    "elementwise_kernel",
+    "vectorized_elementwise_kernel",
+    "unrolled_elementwise_kernel",
+    "reduce_kernel",
+    "multi_tensor_apply_kernel",
+}
+# The functor of a generic kernel, such as CUDAFunctor_add, MulFunctor, MeanOps or relu_kernel_cuda.
+_FUNCTOR = re.compile(
+    r"CUDAFunctor(?:On\w+?)?_(?P<cuda>\w+)"
+    r"|\b(?P<camel>[A-Za-z]+)(?:Functor|Ops)\b"
+    r"|\b(?P<snake>\w+?)_(?:kernel_)?cuda\b",
+)
 
 
 # Ranks.
@@ -235,11 +270,9 @@ def part_of_gap(label: str, change: float, gap: float) -> str:
 
 def _rest_of_gap(change: float, gap: float) -> str:
     share = change / gap
-    text = f", {share_text(share)} of the gap"
-    if share > 1.005:
-        rest = change_text(gap - change)
-        text += f", more than all of it because the other parts account for {rest}"
-    return text
+    if share > MORE_THAN_ALL:
+        return f", and all other parts together for {change_text(gap - change)}"
+    return f", {share_text(share)} of the gap"
 
 
 def detail_clause(detail: Detail) -> str:
@@ -333,10 +366,15 @@ def _two_programs(programs: TwoPrograms) -> str:
 def _components(components: Sequence[Timed], program: str, step: float) -> str:
     """Return how much of a step the components of one program take, with the longest two."""
     seconds = math.fsum(component.seconds for component in components)
-    named = [short_name(component.name) for component in components[:2]]
-    n_more = len(components) - len(named)
-    if n_more:
-        named.append(f"{n_more} more")
+    # Layers differ in their number alone.
+    kinds = Counter(re.sub(r"[_.]?\d+$", "", component.name) for component in components)
+    named = [
+        short_name(components[0].name if len(components) == 1 else kind)
+        + (f" ({number} times)" if number > 1 else "")
+        for kind, number in [*kinds.items()][:2]
+    ]
+    if len(kinds) > 2:
+        named.append(f"{len(kinds) - 2} more")
     takes = "takes" if len(components) == 1 else "take"
     share = share_text(seconds / step)
     return f"{listed(named)} {takes} {share} of a step of {program} ({seconds_text(seconds)})"
@@ -384,6 +422,8 @@ def _unlike_calls(unlike: UnlikeCalls) -> str:
         f" {where}: record more steps of both on a quiet machine"
     )
 
+
+RECORD_STACKS = "; record with_stack=True to see it"
 
 # The comparison of two.
 
@@ -441,7 +481,7 @@ def parts_clause(fall: Waterfall) -> str:
     """Return the parts that make the gap, the largest first."""
     lead, *others = [bar for bar in fall.bars if bar.change * fall.gap > 0]
     text = part_of_gap(lead.part, lead.change, fall.gap)
-    if lead.change / fall.gap > 1.005:
+    if lead.change / fall.gap > MORE_THAN_ALL:
         return text
     links = iter((", followed by ", " and "))
     for bar in others[:2]:

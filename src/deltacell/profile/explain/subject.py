@@ -152,6 +152,22 @@ def _samples_of_run(path: Path) -> float | None:
     return float(record.batch_size * (record.accumulate or 1))
 
 
+def names_of(a: Path, b: Path) -> tuple[str, str]:
+    """Return the names of two runs or traces.
+
+    If their own names are equal, they are called by the first part in which their paths differ, or
+    A and B if there is none.
+    """
+    name_a = run_name(a)
+    name_b = run_name(b)
+    if name_a != name_b:
+        return name_a, name_b
+    for part_a, part_b in zip(a.resolve().parts, b.resolve().parts, strict=False):
+        if part_a != part_b:
+            return short_name(part_a), short_name(part_b)
+    return "A", "B"
+
+
 def run_name(path: Path) -> str:
     """Return the name of a run or a trace: that of its file or directory, without suffixes."""
     path = path.resolve()

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
+from deltacell.base.arrays import Doubles
 from deltacell.profile.trace.attribution import Attribution
 from deltacell.profile.trace.calls import Calls
 from deltacell.profile.trace.components import StepParts
@@ -82,6 +83,19 @@ class View:
         """Return how often a step of the first rank calls an operation of the host."""
         rank = self.ranks[0]
         return int(rank.doing.filter(name=name)["count"].sum()) / rank.n_counted
+
+    def steps_of(self, name: str) -> Doubles:
+        """Return the seconds of an operation of the host in each counted step of the first rank."""
+        rank = self.ranks[0]
+        host = rank.host
+        steps = rank.steps
+        if name not in host.names:
+            return np.zeros(rank.n_counted)
+        pieces = host.name == host.names.index(name)
+        length = (host.end - host.begin)[pieces]
+        of_step = np.bincount(host.step[pieces], weights=length, minlength=len(steps))
+        seconds: Doubles = of_step[steps.counted] / 1e9
+        return seconds
 
     def launches(self, name: str) -> float:
         """Return how often a step of the first rank launches a kernel, by operator or kernel."""
