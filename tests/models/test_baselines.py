@@ -1,5 +1,6 @@
 """The baselines: each equals its formula, learns what it can, and refuses what it must."""
 
+from collections import Counter
 from importlib import import_module
 from itertools import combinations
 
@@ -15,8 +16,11 @@ from deltacell.cell import Cell, Feature, Relation
 from deltacell.models.baselines import (
     BASELINES,
     Additive,
+    AdditivePair,
     BoostedTrees,
     GlobalMean,
+    NearestProfiles,
+    QueryPair,
     QueryPairMean,
     baseline,
     boosted_trees,
@@ -127,6 +131,89 @@ def test_closed_forms_equal_brute_force(seed, n, penalty):
         expected.append((0.5 * prior + sum(near)) / (0.5 + len(near)))
     fitted = QueryPairMean(0.5, penalty).fit(*part)
     np.testing.assert_allclose(fitted(cell, asked_sets).score, expected, atol=1e-5)
+
+
+def pairs_of(genes):
+    return list(combinations(sorted(genes), 2))
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=seeds)
+def test_the_query_pair_is_the_one_that_most_genotypes_contain(seed):
+    rng = np.random.default_rng(seed)
+    n_genes = 12
+    cell = Cell([f"G{i:02d}" for i in rng.permutation(n_genes)], [])
+    sets = random_sets(n_genes, 60, sizes=(2, 3, 3), seed=seed)
+    wanted = random_sets(n_genes, 30, sizes=(1, 2, 3, 4), seed=seed + 1)
+    targets = rng.normal(size=60)
+    count = Counter(pair for genes in sets for pair in pairs_of(genes))
+    scores = {pair: [] for pair in count}
+    for genes, score in zip(sets, targets, strict=True):
+        most = max(count[pair] for pair in pairs_of(genes))
+        for pair in pairs_of(genes):
+            if count[pair] == most:
+                scores[pair].append(score)
+    expected = []
+    for genes in wanted:
+        known = [score for pair in pairs_of(genes) for score in scores.get(pair, ())]
+        expected.append((2.0 * targets.mean() + sum(known)) / (2.0 + len(known)))
+    fitted = QueryPair(2.0).fit(cell, Genotypes.of(sets), targets)
+    np.testing.assert_allclose(fitted(cell, Genotypes.of(wanted)).score, expected, atol=1e-5)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=seeds)
+def test_additive_pair_is_ridge_regression_on_genes_and_pairs(seed):
+    rng = np.random.default_rng(seed)
+    n_genes, penalty, pair_penalty = 9, 0.5, 2.0
+    every_pair = list(combinations(range(n_genes), 2))
+    cell = Cell([f"G{i:02d}" for i in range(n_genes)], [])
+    sets, wanted = random_sets(n_genes, 50, seed=seed), random_sets(n_genes, 20, seed=seed + 1)
+    targets = rng.normal(1.0, 1.0, 50)
+
+    def indicators(rows):
+        genes = [[gene in row for gene in range(n_genes)] for row in rows]
+        pairs = [[set(pair) <= set(row) for pair in every_pair] for row in rows]
+        return np.hstack([np.array(genes, float), np.array(pairs, float)])
+
+    # A column that is multiplied by a factor has a penalty that is divided by its square.
+    factors = np.repeat([1.0, np.sqrt(penalty / pair_penalty)], [n_genes, len(every_pair)])
+    intercept, effects = dense_ridge(indicators(sets) * factors, targets, penalty)
+    expected = intercept + indicators(wanted) * factors @ effects
+    fitted = AdditivePair(penalty, pair_penalty).fit(cell, Genotypes.of(sets), targets)
+    np.testing.assert_allclose(fitted(cell, Genotypes.of(wanted)).score, expected, atol=1e-5)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=seeds)
+def test_nearest_profiles_equal_brute_force(seed):
+    rng = np.random.default_rng(seed)
+    n_genes = 10
+    cell = Cell([f"G{i:02d}" for i in range(n_genes)], [])
+    sets, targets = random_sets(n_genes, 40, seed=seed), rng.normal(size=40)
+    wanted = random_sets(n_genes, 20, seed=seed + 1)
+    additive = Additive().fit(cell, Genotypes.of(sets), targets)
+    left = targets - additive(cell, Genotypes.of(sets)).score.numpy().astype(np.float64)
+    scores, residuals, measured = np.zeros((3, n_genes, n_genes))
+    for a, b in combinations(range(n_genes), 2):
+        rows = [i for i, genes in enumerate(sets) if {a, b} <= set(genes)]
+        if rows:
+            scores[a, b] = scores[b, a] = targets[rows].mean()
+            residuals[a, b] = residuals[b, a] = left[rows].mean()
+            measured[a, b] = measured[b, a] = 1
+    length = np.linalg.norm(scores, axis=1, keepdims=True)
+    unit = scores / np.where(length > 0, length, 1)
+    weights = np.maximum(unit @ unit.T, 0) ** 2
+    np.fill_diagonal(weights, 0)
+
+    def vote(a, b):
+        total = weights[a] @ residuals[:, b] + weights[b] @ residuals[:, a]
+        return total / (0.05 + weights[a] @ measured[:, b] + weights[b] @ measured[:, a])
+
+    votes = [np.mean([vote(*pair) for pair in pairs_of(s)]) if len(s) > 1 else 0 for s in wanted]
+    expected = additive(cell, Genotypes.of(wanted)).score.numpy() + votes
+    fitted = NearestProfiles().fit(cell, Genotypes.of(sets), targets)
+    np.testing.assert_allclose(fitted(cell, Genotypes.of(wanted)).score, expected, atol=1e-4)
 
 
 def part_of(cell, sets, targets):

@@ -8,17 +8,21 @@ if TYPE_CHECKING:
     from deltacell.models.baselines.additive import Additive, GlobalMean, QueryPairMean
     from deltacell.models.baselines.boosted_trees import BoostedTrees
     from deltacell.models.baselines.named import BASELINES, baseline
+    from deltacell.models.baselines.nearest_profiles import NearestProfiles
+    from deltacell.models.baselines.query_pairs import AdditivePair, QueryPair
     from deltacell.models.fitted.predictor import FittedPredictor
 
-__all__ = ["BASELINES", "Additive", "BoostedTrees", "FittedPredictor", "GlobalMean"]
-__all__ += ["QueryPairMean", "baseline"]
+__all__ = ["BASELINES", "Additive", "AdditivePair", "BoostedTrees", "FittedPredictor"]
+__all__ += ["GlobalMean", "NearestProfiles", "QueryPair", "QueryPairMean", "baseline"]
 
 __getattr__ = exports(
     __name__,
     {
         **dict.fromkeys(("Additive", "GlobalMean", "QueryPairMean"), "baselines.additive"),
         **dict.fromkeys(("BASELINES", "baseline"), "baselines.named"),
+        **dict.fromkeys(("AdditivePair", "QueryPair"), "baselines.query_pairs"),
         "BoostedTrees": "baselines.boosted_trees",
         "FittedPredictor": "fitted.predictor",
+        "NearestProfiles": "baselines.nearest_profiles",
     },
 )

@@ -42,6 +42,41 @@ class QueryPairMeanConfig(ModelConfig):
 
 
 @dataclass
+class QueryPairConfig(ModelConfig):
+    """The mean of the training scores with the same query pair, and nothing of the genes."""
+
+    trained_by: ClassVar[Literal["loop", "fit"]] = "fit"
+    predictor: ClassVar[str] = "deltacell.models.baselines.query_pairs:QueryPair"
+
+    name: str = "query_pair"
+    shrinkage: Positive = 3.0
+
+
+@dataclass
+class AdditivePairConfig(ModelConfig):
+    """One effect per gene and one per pair of genes, for screens of triples."""
+
+    trained_by: ClassVar[Literal["loop", "fit"]] = "fit"
+    predictor: ClassVar[str] = "deltacell.models.baselines.query_pairs:AdditivePair"
+
+    name: str = "additive_pair"
+    penalty: Positive = 3.0
+    pair_penalty: Positive = 10.0
+
+
+@dataclass
+class NearestProfilesConfig(ModelConfig):
+    """The scores of the genes with the most similar interactions, on top of additive effects."""
+
+    trained_by: ClassVar[Literal["loop", "fit"]] = "fit"
+    predictor: ClassVar[str] = "deltacell.models.baselines.nearest_profiles:NearestProfiles"
+
+    name: str = "nearest_profiles"
+    shrinkage: Positive = 0.05
+    penalty: Positive = 3.0
+
+
+@dataclass
 class BoostedTreesConfig(ModelConfig):
     """Gradient-boosted trees on networks, gene features and additive effects."""
 
