@@ -218,7 +218,7 @@ def test_a_device_is_asked_seldom_for_losses_and_the_bad_one_is_named(small, bad
             loop._note({"loss": torch.tensor(math.nan if step + 1 == bad else 1.0)}, 1)
         loop._check_finite()
 
-    what = refused("not-finite", note_all).what
+    what = refused("not-finite", note_all).message
     assert f"the loss is nan at step {bad} " in what
     gene = loop.data.screen.genotypes.take(torch.tensor([(bad - 1) % 150])).genes[0]
     assert loop.data.cell.genes.label(int(gene)) in what

@@ -114,7 +114,7 @@ def test_devices_processes_and_a_port_have_to_be_there(alone, refused):
         for name, value in (ranks | place).items():
             alone.setenv(name, value)
         two = Config(trainer=TrainerConfig(devices=2, accelerator="cpu", threads=1))
-        assert port in refused("no-rendezvous", make_fabric, two).what
+        assert port in refused("no-rendezvous", make_fabric, two).message
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def gene_indices(
             found.append(genes.index(name))
         except GeneNameError as e:
             fix = f"{e.fix} data.screen_genes_only=false trains on all genes of the cell."
-            raise GeneNameError(e.what, code=e.code, where=where, line=line, fix=fix) from None
+            raise GeneNameError(e.message, code=e.code, where=where, line=line, fix=fix) from None
     if len(set(found)) < len(found):
         what = f"a gene is given twice: {' '.join(map(genes.label, found))}"
         raise GeneNameError(what, code="gene-twice", where=where, line=line)

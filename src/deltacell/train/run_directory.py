@@ -76,7 +76,7 @@ ENTRIES = {
 # The record of a run has the versions of these packages, on which results may depend.
 PACKAGES = (
     *("deltacell", "torch", "lightning-fabric", "lightgbm"),
-    *("torch-geometric", "numpy", "polars", "pyarrow"),
+    *("numpy", "polars", "pyarrow"),
 )
 
 
@@ -468,7 +468,7 @@ class Checkpoints:
         except (OSError, StoreError) as error:
             what, code = f"the checkpoint cannot be read: {error}", "unreadable-checkpoint"
             if isinstance(error, StoreError):
-                what, code = error.what, error.code
+                what, code = error.message, error.code
             fix = "No earlier one is intact. Restore a copy, or remove it to do without it."
             for earlier in self._files():
                 with suppress(OSError, StoreError):
