@@ -28,6 +28,8 @@ BUILT_IN: Mapping[str, str] = {
     "ensemble": "deltacell.train.ensemble_config:EnsembleConfig",
     "global_mean": "deltacell.models.baselines.config:GlobalMeanConfig",
     "hetero_cell": "deltacell.models.hetero_cell.config:HeteroCellConfig",
+    "low_rank": "deltacell.models.baselines.config:LowRankConfig",
+    "matrix_factorisation": "deltacell.models.baselines.config:MatrixFactorisationConfig",
     "nearest_profiles": "deltacell.models.baselines.config:NearestProfilesConfig",
     "pair_cell": "deltacell.models.pair_cell.config:PairCellConfig",
     "pair_trees": "deltacell.models.pair_trees.config:PairTreesConfig",
@@ -46,7 +48,7 @@ LOSSES: Mapping[str, str] = {
 
 BASELINES = (
     *("global_mean", "additive", "query_pair", "query_pair_mean", "additive_pair"),
-    *("nearest_profiles", "boosted_trees"),
+    *("matrix_factorisation", "low_rank", "nearest_profiles", "boosted_trees"),
 )
 """The baselines that `deltacell evaluate` fits by name."""
 

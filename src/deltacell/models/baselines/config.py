@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from deltacell.models.config import AtLeast1, AtLeast2, BelowOne, ModelConfig, Positive, ToOne
+from deltacell.models.config import (
+    AtLeast1,
+    AtLeast2,
+    BelowOne,
+    ModelConfig,
+    Positive,
+    ToOne,
+    Weight,
+)
 
 
 @dataclass
@@ -73,6 +81,35 @@ class NearestProfilesConfig(ModelConfig):
 
     name: str = "nearest_profiles"
     shrinkage: Positive = 0.05
+    penalty: Positive = 3.0
+
+
+@dataclass
+class MatrixFactorisationConfig(ModelConfig):
+    """Biased matrix factorisation: additive effects, and factors of genes for what they leave."""
+
+    trained_by: ClassVar[Literal["loop", "fit"]] = "fit"
+    predictor: ClassVar[str] = "deltacell.models.baselines.factorisation:MatrixFactorisation"
+
+    name: str = "matrix_factorisation"
+    rank: AtLeast1 = 64
+    sweeps: AtLeast1 = 8
+    factor_penalty: Positive = 1.0
+    factor_penalty_per_score: Weight = 0.1
+    penalty: Positive = 3.0
+
+
+@dataclass
+class LowRankConfig(ModelConfig):
+    """Additive effects, and a low-rank completion of the matrix of pairs (soft-impute)."""
+
+    trained_by: ClassVar[Literal["loop", "fit"]] = "fit"
+    predictor: ClassVar[str] = "deltacell.models.baselines.low_rank:LowRank"
+
+    name: str = "low_rank"
+    rank: AtLeast1 = 96
+    threshold: BelowOne = 0.3
+    steps: AtLeast1 = 12
     penalty: Positive = 3.0
 
 

@@ -15,12 +15,13 @@ from deltacell.models.fitted.predictor import FitData, FittedPredictor, Part, Pa
 
 
 class PairResiduals(FittedPredictor):
-    r"""Additive effects and a score per pair, :math:`c + \sum_g a_g + \mathrm{mean}\, r_{gh}`.
+    r"""Additive effects and a score per pair, :math:`c + \sum_g a_g + w\, \mathrm{mean}\, r_{gh}`.
 
     The mean is over the pairs of a genotype. A subclass learns r from what the additive effects
     leave of the training scores. A genotype of three or more genes counts as a measurement of each
     of its pairs; one of a single gene has the additive score, and so has a pair of which nothing is
-    known.
+    known. The weight w is the least-squares slope on the validation part, at least 0, so that pairs
+    do no harm where they say nothing, and 1 without a validation part.
     """
 
     penalty: float
@@ -32,18 +33,28 @@ class PairResiduals(FittedPredictor):
         effects = ridge(training, n_genes, self.penalty)
         residuals = training.targets - effects.score(training.sets)
         pairs = MeasuredPairs.of(training, residuals, n_genes)
-        return {**vars(effects), **self._fit_pairs(pairs, data)}
+        state = {**vars(effects), "weight": 1.0, **self._fit_pairs(pairs, data)}
+        if data.validation is not None:
+            self._load(data.cell, data.order, state)
+            left = data.validation.targets - effects.score(data.validation.sets)
+            state["weight"] = _slope(self._mean_pair_scores(data.validation.sets), left)
+        return state
 
     def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
         self._effects = GeneEffects.from_state(state)
+        self._weight = float(state["weight"])
 
     def _parts(self, cell: Cell, sets: GeneSets) -> Parts:
-        score = self._effects.score(sets)
+        return Parts(self._effects.score(sets) + self._weight * self._mean_pair_scores(sets))
+
+    def _mean_pair_scores(self, sets: GeneSets) -> Doubles:
+        """Return the mean residual that is predicted for the pairs of each set, [sets]."""
         pairs = sets.pairs()
         n_pairs = np.diff(pairs.offsets)
         owner = np.repeat(np.arange(len(sets)), n_pairs)
         total = np.bincount(owner, self._pair_scores(pairs), minlength=len(sets))
-        return Parts(score + total / np.maximum(n_pairs, 1))
+        mean: Doubles = total / np.maximum(n_pairs, 1)
+        return mean
 
     def _fit_pairs(self, pairs: MeasuredPairs, data: FitData) -> State:
         """Return what is learned from the residuals of the pairs."""
@@ -78,6 +89,13 @@ class MeasuredPairs:
     @property
     def n_genes(self) -> int:
         return int(self.residuals.shape[0])
+
+
+def _slope(predicted: Doubles, residuals: Doubles) -> float:
+    """Return the least-squares slope of residuals on predictions, at least 0."""
+    centred = predicted - predicted.mean()
+    variance = float(centred @ centred)
+    return max(float(centred @ residuals) / variance, 0.0) if variance > 0 else 1.0
 
 
 def symmetric(first: Ints, second: Ints, values: Doubles, n_genes: int) -> sp.csr_array:
