@@ -452,6 +452,7 @@ class Screen(storage.Storable):
           and ``p_value``.
         - ``data["genotype", "deletes", "gene"].edge_index`` [2, deletions].
         """
+        need("torch_geometric", "A HeteroData", "pyg")
         from torch_geometric.data import HeteroData
 
         screen = self if cell is None else self.on(cell)

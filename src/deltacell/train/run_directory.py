@@ -76,7 +76,7 @@ ENTRIES = {
 # The record of a run has the versions of these packages, on which results may depend.
 PACKAGES = (
     *("deltacell", "torch", "lightning-fabric", "lightgbm"),
-    *("torch-geometric", "numpy", "polars", "pyarrow"),
+    *("numpy", "polars", "pyarrow"),
 )
 
 
