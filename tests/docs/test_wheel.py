@@ -4,7 +4,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hatchling.builders.wheel import WheelBuilder
 from typer.testing import CliRunner
 
 from deltacell.base.errors import InputError
@@ -18,7 +17,8 @@ DEVELOPMENT = {"data", "explain", "faults", "mutants", "start"}
 
 def built(folder: Path, version: str) -> Path:
     """Build a wheel, ``standard`` or ``editable``, and return its file."""
-    builder = WheelBuilder(str(ROOT))
+    wheel = pytest.importorskip("hatchling.builders.wheel", reason="hatchling is not installed")
+    builder = wheel.WheelBuilder(str(ROOT))
     return Path(next(builder.build(directory=str(folder), versions=[version])))
 
 

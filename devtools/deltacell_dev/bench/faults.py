@@ -55,10 +55,11 @@ from deltacell.ranking.request import read_sets
 from deltacell.ranking.search import read_scored, write_scored
 from deltacell.screen import Screen, Split
 from deltacell.storage.tables import File
+from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose, from_yaml
 from deltacell.train.predictor import load_run
 from deltacell.train.run import train
-from deltacell.train.run_directory import Checkpoints, read_config
+from deltacell.train.run_directory import read_config
 from deltacell_dev.bench.habits import KINDS as HABITS
 from deltacell_dev.bench.habits import habits
 

@@ -34,7 +34,8 @@ TEMPORARY = ".tmp"
 def new_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary name to fill, which becomes `path` when the block ends without an error.
 
-    After an error `path` is unchanged and the temporary file is removed.
+    After an error `path` is unchanged and the temporary file is removed. Within a folder that this
+    process has `locked`, losing the lock meanwhile is such an error.
     """
     # Absolute, because libraries take a relative ``s3:x`` for an address, and ``~`` for a home.
     path = Path(path).absolute()
@@ -42,6 +43,7 @@ def new_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         yield temporary
         flush(temporary)
+        check_locks(path)
         temporary.replace(path)
     except BaseException:
         with suppress(OSError):
@@ -86,6 +88,24 @@ class Lock:
             raise StoreError(message, code="lost-lock", where=self.path.parent, fix=fix)
 
 
+_HELD: list[Lock] = []
+"""The locks that this process holds."""
+
+
+def check_locks(path: Path) -> None:
+    """Raise if this process had locked a folder around `path` and has lost the lock.
+
+    A process can be stopped for hours while it writes a file, so this is asked again right before
+    the rename that makes the file visible.
+    """
+    folder = path.parent.resolve()
+    # If a process lost a lock and took it again, the new one counts.
+    newest = {lock.path: lock for lock in _HELD}
+    for lock in newest.values():
+        if folder.is_relative_to(lock.path.parent.resolve()):
+            lock.check()
+
+
 @contextmanager
 def locked(path: Path, *, whose: str) -> Iterator[Lock]:
     """Hold a lock file, which the system releases however this process ends; the file stays."""
@@ -104,7 +124,12 @@ def locked(path: Path, *, whose: str) -> Iterator[Lock]:
             # Some network file systems have no locks, and work there must be possible.
             message = f"no locks ({error.strerror}); make sure that only one process works there"
             warnings.warn(f"{path.parent}: {message}", stacklevel=5)
-        yield Lock(path, lock, whose)
+        held = Lock(path, lock, whose)
+        _HELD.append(held)
+        try:
+            yield held
+        finally:
+            _HELD.remove(held)
 
 
 def open_no_link(path: Path, mode: str) -> IO[bytes]:

@@ -26,8 +26,8 @@ from deltacell.ranking.ranking_file import HIGHEST, LOWEST
 from deltacell.ranking.status import LINKED, STATUSES, UNTESTED, Linkage, Statuses, phenotypes_of
 from deltacell.storage import sha256_of_file
 from deltacell.storage.tables import open_text
+from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.predictor import LoadedRun, are_alike, labels_of
-from deltacell.train.run_directory import Checkpoints
 
 PAIRS, TRIPLES, WITH, FILE = "pairs", "triples", "with", "file"
 TOP = 1_000  # sets kept at each end by default
