@@ -16,7 +16,7 @@ from deltacell.base.arrays import Doubles, Ints
 from deltacell.models.hyper_sagnn import OthersAttention, PaddedSets
 from deltacell.models.interface import TargetScale
 from deltacell.models.scoring import ROUNDING, Block, Rough, Scorer
-from deltacell.propagate.workers import in_any_worker, workers_for
+from deltacell.propagate.parallel.threads import in_any_worker, workers_for
 
 SETS_AT_ONCE = 64  # a fixed number, because the rounding of a product depends on its shape
 TRIPLES_AT_ONCE = 512  # so that intermediate results stay in cache

@@ -46,7 +46,7 @@ class HeteroCellConfig(ModelConfig):
     mutants: Annotated[str, one_of("true matched none")] = "true"
 
     def build(self, context: BuildContext) -> Predictor:
-        from deltacell.propagate.auto import strategy
+        from deltacell.propagate.choose import strategy
 
         choice = (context.recorded.get("propagation") or {}).get("choice")
         bounds = {} if context.max_bytes is None else {"max_bytes": context.max_bytes}
