@@ -54,8 +54,8 @@ test-full: setup
 	$(PYTEST) -m "not timed" -n $(WORKERS_FULL) --dist loadfile --no-loadscope-reorder
 
 lint: setup
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src devtools tests
+	$(BIN)/ruff format --check src devtools tests
 
 types: setup
 	$(BIN)/mypy
@@ -69,7 +69,7 @@ wheel:
 check: lint types contract wheel
 
 size:
-	@$(PYTHON) tools/size.py
+	@$(PYTHON) devtools/deltacell_dev/size.py
 
 clean:
 	rm -rf $(VENV) $(DEMO) site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,6 +1,7 @@
 """The verbs on objects: what a notebook does, and that the command line sees the same runs."""
 
 import dataclasses
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -78,9 +79,32 @@ def test_public_names_mean_one_thing(made):
     assert isinstance(run.why(cell.genes[0], cell.genes[1]), dc.ScoreExplanation)
     assert dc.Explanation is profile_explain.Explanation
     assert dc.explain.__annotations__["return"] == dc.Explanation.__name__
-    with pytest.warns(DeprecationWarning, match="evaluate_predictions"):
-        earlier = dc.evaluate.evaluate
-    assert earlier is dc.evaluate.evaluate_predictions
+
+
+@pytest.mark.parametrize(
+    ("former", "name", "present", "new_name"),
+    [
+        ("evaluate", "evaluate", "evaluation", "evaluate_predictions"),
+        ("evaluate", "Bootstrap", "evaluation", "Bootstrap"),
+        ("evaluate.figures", "draw_figures", "evaluation.figures", "draw_figures"),
+        ("screen.import_folder", "import_folder", "data.import_folder", "import_folder"),
+    ],
+)
+def test_a_former_name_warns_with_the_present_one(monkeypatch, former, name, present, new_name):
+    # Importing deltacell.evaluate replaces the attribute of the package.
+    monkeypatch.setattr(dc, "evaluate", dc.evaluate, raising=False)
+    module = import_module(f"deltacell.{former}")
+    with pytest.warns(DeprecationWarning, match=rf"is now deltacell\.{present}\.{new_name}"):
+        found = getattr(module, name)
+    assert found is getattr(import_module(f"deltacell.{present}"), new_name)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        module.no_such_name  # noqa: B018
+
+
+def test_the_verb_evaluate_works_after_its_former_package_was_imported(monkeypatch, refused):
+    monkeypatch.setattr(dc, "evaluate", dc.evaluate, raising=False)
+    package = import_module("deltacell.evaluate")
+    refused("no-run", package, "additive")
 
 
 def test_a_string_is_no_set(made, refused):

@@ -18,9 +18,8 @@ from typer.testing import CliRunner
 
 from deltacell import storage
 from deltacell.base.errors import DeltacellError, InputError
-from deltacell.bench import data, models, mutants, process, propagation, start
+from deltacell.bench import models, process, propagation
 from deltacell.bench import trace as trace_bench
-from deltacell.bench.faults import Fork
 from deltacell.cell import Cell
 from deltacell.cli.app import app
 from deltacell.models.hetero_cell.model import HeteroCell
@@ -29,6 +28,8 @@ from deltacell.profile.trace.trace import Kind
 from deltacell.propagate import NAMES, strategy
 from deltacell.report.bench import print_bench
 from deltacell.screen import Genotypes, Loader, Screen, Split
+from deltacell_dev.bench import data, mutants, start
+from deltacell_dev.bench.faults import Fork
 
 BENCHES = tomllib.loads(files("deltacell.cli").joinpath("bench.toml").read_text("utf-8"))
 
@@ -351,7 +352,7 @@ def test_full_sweeps_grow_up_to_a_human_cell():
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
     """Three steps of a GPU program, with flows from launches to kernels."""
-    whole = json.loads(files("deltacell.bench").joinpath("samples", "trace.txt").read_bytes())
+    whole = json.loads(files("deltacell_dev.bench").joinpath("samples", "trace.txt").read_bytes())
     for event in [e for e in whole["traceEvents"] if e.get("cat") in ("cuda_runtime", "kernel")]:
         ends = {"ph": "sf"[event["cat"] == "kernel"], "id": event["args"]["correlation"]}
         flow = {key: event[key] for key in ("pid", "tid", "ts")}

@@ -5,8 +5,8 @@ from itertools import islice
 
 import pytest
 
-from deltacell.bench import faults, habits
 from deltacell.data import import_folder as module
+from deltacell_dev.bench import faults, habits
 
 
 @pytest.mark.parametrize("kind", habits.KINDS)

@@ -42,7 +42,7 @@ def test_any_name_in_any_case_finds_the_gene(genes, name, index):
 )
 def test_a_name_that_does_not_resolve_says_why(genes, name, code, says, refused):
     error = refused(code, lambda: genes.index(name))
-    assert says in error.what
+    assert says in error.message
     refused("ambiguous-gene", Genes(["A", "B"], ["X", "x "]).index, "X")
 
 

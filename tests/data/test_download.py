@@ -132,7 +132,7 @@ def test_a_transfer_cut_off_is_resumed_but_versions_are_never_joined(
 def test_without_a_network_or_with_a_damaged_list_it_says_what_to_do(tmp_path, refused):
     nowhere = Download("a", "http://127.0.0.1:9/a", "a.bin", "a file", SHA256)
     error = refused("no-download", get, nowhere, tmp_path)
-    assert "no connection" in error.what
+    assert "no connection" in error.message
     assert f"deltacell data import {tmp_path}" in str(error.fix)
     (tmp_path / CHECKSUMS).write_text("{")
     refused("damaged", get, nowhere, tmp_path)

@@ -1,29 +1,12 @@
 """The tool that measures readability counts correctly."""
 
 import ast
-import importlib.util
-import sys
 import textwrap
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    """The module tools/readability.py."""
-    spec = importlib.util.spec_from_file_location("readability", ROOT / "tools" / "readability.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up by its name.
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
+from deltacell_dev import readability
 
 SAMPLE = '''
 from typing import Any
@@ -46,8 +29,8 @@ def _private() -> None:
 '''
 
 
-def test_every_measure_counts_its_construct_once(tool: ModuleType) -> None:
-    reading = tool.Reading()
+def test_every_measure_counts_its_construct_once() -> None:
+    reading = readability.Reading()
     reading.add(ast.parse(textwrap.dedent(SAMPLE)))
     assert reading.counts == {
         "tuples": 1,
@@ -67,18 +50,18 @@ def test_every_measure_counts_its_construct_once(tool: ModuleType) -> None:
     assert measures["vague"] == pytest.approx(100 / 8)
 
 
-def test_a_limit_that_is_not_kept_is_named(tool: ModuleType) -> None:
-    kept = {name: float(limit) for name, limit in tool.LIMITS.items()}
-    assert list(tool.beyond_limits(kept)) == []
-    for name in tool.LIMITS:
+def test_a_limit_that_is_not_kept_is_named() -> None:
+    kept = {name: float(limit) for name, limit in readability.LIMITS.items()}
+    assert list(readability.beyond_limits(kept)) == []
+    for name in readability.LIMITS:
         worse = -1.0 if name == "documented" else 1.0
-        lines = list(tool.beyond_limits({**kept, name: kept[name] + worse}))
+        lines = list(readability.beyond_limits({**kept, name: kept[name] + worse}))
         assert len(lines) == 1
         assert lines[0].startswith(f"{name}:")
 
 
-def test_functions_are_counted_by_their_local_variables(tool: ModuleType, tmp_path: Path) -> None:
+def test_functions_are_counted_by_their_local_variables(tmp_path: Path) -> None:
     body = "\n".join(f"    name_{number} = {number}" for number in range(17))
     (tmp_path / "many.py").write_text(f"def many() -> None:\n{body}\n")
-    assert tool.functions_with_locals(tmp_path, 15) == ["many.py:1"]
-    assert tool.functions_with_locals(tmp_path, 17) == []
+    assert readability.functions_with_locals(tmp_path, 15) == ["many.py:1"]
+    assert readability.functions_with_locals(tmp_path, 17) == []

@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from deltacell.cli import main
-from deltacell.train.run_directory import Checkpoints, metrics_of
+from deltacell.train.checkpoints import Checkpoints
+from deltacell.train.run_directory import metrics_of
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

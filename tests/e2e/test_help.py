@@ -2,11 +2,9 @@
 
 import json
 import re
-import runpy
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +12,9 @@ from typer.testing import CliRunner
 
 from deltacell.cli.app import app
 from deltacell.train.compose import compose
+from deltacell_dev import command_reference
 
-TOOL = runpy.run_path(str(Path(__file__).resolve().parents[2] / "tools" / "command_reference.py"))
-ALL: dict[tuple[str, ...], Any] = dict(TOOL["commands"]())
+ALL: dict[tuple[str, ...], Any] = dict(command_reference.commands())
 IDS = [" ".join(path) or "deltacell" for path in ALL]
 
 
@@ -30,8 +28,8 @@ def parsed(words: list[str]) -> tuple[tuple[str, ...], dict[str, Any]]:
 
 def test_the_reference_is_up_to_date_with_every_command_and_option() -> None:
     assert {(), ("train",), ("bench", "data"), ("data", "import"), ("slurm", "train")} <= set(ALL)
-    page = TOOL["PAGE"].read_text(encoding="utf-8")
-    assert page == TOOL["reference"](), "run python tools/command_reference.py"
+    page = command_reference.PAGE.read_text(encoding="utf-8")
+    assert page == command_reference.reference(), "run python -m deltacell_dev.command_reference"
 
 
 @pytest.mark.parametrize("path", ALL, ids=IDS)

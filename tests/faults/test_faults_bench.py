@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from deltacell.bench import faults
 from deltacell.data.import_folder import READERS
+from deltacell_dev.bench import faults
 
 
 def bench(folder: Path, *words: str) -> list[dict[str, Any]]:

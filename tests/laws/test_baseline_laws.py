@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from deltacell.models.baselines import BASELINES, baseline
 from deltacell.screen.genotypes import Genotypes
-from deltacell.train.run_directory import read_checkpoint, write_checkpoint
+from deltacell.train.checkpoints import read_checkpoint, write_checkpoint
 
 FAST = {"boosted_trees": {"rounds": 8, "dimensions": 4}}
 N_GENES = 24

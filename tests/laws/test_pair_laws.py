@@ -27,7 +27,7 @@ from deltacell.models.pairs import (
 )
 from deltacell.models.pairs.columns import hashed_sets, set_folds
 from deltacell.screen.genotypes import Genotypes
-from deltacell.train.run_directory import read_checkpoint, write_checkpoint
+from deltacell.train.checkpoints import read_checkpoint, write_checkpoint
 
 N = 14
 OPTIONS = {"penalty": 3.0, "folds": 3, "gene_folds": 3, "rounds": 2, "seed": 0}

@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell.profile.record import Status, read_run
-from deltacell.report.progress import TrainingBar
+from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
+from deltacell.train.epoch_losses import Losses
 from deltacell.train.run import train
-from deltacell.train.run_directory import Checkpoints
+from deltacell.train.task import Prepared, Task
 
 SMALL = (
     *("experiment=demo", "data.synthetic_genotypes=150", "data.batch_size=16", "trainer.epochs=3"),
@@ -41,15 +42,18 @@ class Killed(BaseException):
 
 @contextmanager
 def killed(after: int) -> Iterator[None]:
-    """Kill the training inside after so many batches."""
+    """Kill the training inside in the middle of a batch, after so many batches."""
     left = iter(range(after))
+    forward = Task.forward
 
-    def step(*_: Any) -> None:
+    def killed_forward(task: Task, prepared: Prepared) -> Losses:
+        losses = forward(task, prepared)
         if next(left, None) is None:
             raise Killed
+        return losses
 
     with pytest.MonkeyPatch.context() as patch, suppress(Killed):
-        patch.setattr(TrainingBar, "step", step)
+        patch.setattr(Task, "forward", killed_forward)
         yield
 
 

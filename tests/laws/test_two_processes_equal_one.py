@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from deltacell.profile.phase_rows import read_phases
+from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
 from deltacell.train.run import train
-from deltacell.train.run_directory import Checkpoints, metrics_of
+from deltacell.train.run_directory import metrics_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -42,7 +43,7 @@ RANK = """
 import json, shutil, sys
 import torch.distributed
 from pathlib import Path
-from deltacell.train.run_directory import Checkpoints
+from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
 from deltacell.train.run import train
 from deltacell.train.run_directory import resumed_config

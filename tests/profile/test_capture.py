@@ -173,7 +173,7 @@ def test_a_trace_that_cannot_be_written_is_a_notice(tmp_path, monkeypatch):
 )
 def test_the_arithmetic_and_the_smallest_change(refused, window, facts, arithmetic, fix):
     error = refused("window-not-reached", check_window, window, **facts)
-    assert (error.what.partition(": ")[2], error.fix) == (arithmetic, fix)
+    assert (error.message.partition(": ")[2], error.fix) == (arithmetic, fix)
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ class TestRecord:
         written(tmp_path, **changes)
         error = refused("invalid-record", read_run, tmp_path)
         assert error.where == tmp_path / "run.json"
-        assert where in error.what
+        assert where in error.message
 
     def test_a_field_of_an_earlier_version_is_ignored(self, tmp_path):
         written(tmp_path, micro_batch=4)

@@ -18,12 +18,7 @@ from torch import nn
 
 from deltacell.base.errors import StoreError
 from deltacell.profile.record import Reached, Status
-from deltacell.train.run_directory import (
-    Checkpoints,
-    plain_state,
-    read_checkpoint,
-    write_checkpoint,
-)
+from deltacell.train.checkpoints import Checkpoints, plain_state, read_checkpoint, write_checkpoint
 
 STATE = {"weights": {"a": torch.arange(6.0).reshape(2, 3)}, "seed": 7, "list": [1, [None]]}
 

@@ -1,11 +1,10 @@
 """Configs: from overrides, from files, what they refuse, and what ships."""
 
-import importlib.util
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, cast, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import golden
 import pytest
@@ -29,6 +28,7 @@ from deltacell.train.config import (
 )
 from deltacell.train.data import load_data
 from deltacell.train.predictor import build_model
+from deltacell_dev import config_reference
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = "experiment=demo"
@@ -327,12 +327,9 @@ def test_values_that_contradict_each_other_are_refused(experiment, part, changes
 
 
 def test_every_key_is_documented_and_every_number_has_a_range():
-    spec = importlib.util.spec_from_file_location("made", ROOT / "tools" / "config_reference.py")
-    made: Any = importlib.util.module_from_spec(cast(Any, spec))
-    cast(Any, spec).loader.exec_module(made)
-    page = made.PAGE.read_text(encoding="utf-8")
-    assert page == made.reference(page), "run python tools/config_reference.py"
-    assert f"| {made.UNKNOWN} |" not in page
+    page = config_reference.PAGE.read_text(encoding="utf-8")
+    assert page == config_reference.reference(page), "run python -m deltacell_dev.config_reference"
+    assert f"| {config_reference.UNKNOWN} |" not in page
     for name, kind in all_keys().items():
         assert f"| `{name}` |" in page
         assert kind.removesuffix(" | None") not in ("int", "float"), name

@@ -113,7 +113,7 @@ def test_a_screen_without_any_score_is_not_called_empty(sign, is_list_of_hits, t
     hits = Screen.build(cell.genes, Genotypes.of([[0, 1], [2, 3]]), sign=sign)
     Imported(cell, {"hits": hits}).save(tmp_path / "data")
     error = refused("no-scores", loaded, folder=str(tmp_path / "data"))
-    assert ("list of hits" in error.what) == is_list_of_hits
+    assert ("list of hits" in error.message) == is_list_of_hits
 
 
 def test_a_split_without_a_file_or_a_test_part(small, refused):

@@ -14,22 +14,34 @@ from torch import nn
 
 from deltacell.models.base import parameter_groups
 from deltacell.screen import Batch, Loader
+from deltacell.train.build import build_loop, build_training
+from deltacell.train.callbacks.base import Callback
+from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
 from deltacell.train.config import Config, OptimizerConfig, ScheduleConfig, TrainerConfig
 from deltacell.train.data import load_data
-from deltacell.train.loop import LOOK_EVERY, MODE_STEPS, Loop
+from deltacell.train.devices import make_fabric
+from deltacell.train.finite import LOOK_EVERY, FiniteGuard
+from deltacell.train.limits import MODE_STEPS
+from deltacell.train.loop import Loop
+from deltacell.train.position import Position
 from deltacell.train.predictor import TrainedPredictor, build_model
-from deltacell.train.processes import make_fabric
 from deltacell.train.run import train
-from deltacell.train.run_directory import Checkpoints
-from deltacell.train.task import Position, Task, Validation
+from deltacell.train.schedule import LearningRate
+from deltacell.train.signals import StopSignals
+from deltacell.train.task import Task, Validation
+from deltacell.train.validation import Validator
 
 Small = Callable[..., Config]
 
 
-def loop_of(config: Config) -> Loop:
-    """Return a loop without a directory, which writes nothing."""
-    return Loop(make_fabric(config), config, load_data(config), Path(str(config.directory)))
+def loop_of(config: Config, *callbacks: Callback) -> Loop:
+    """Return a loop without a directory, which writes no checkpoint, with callbacks of a test."""
+    place = Path(str(config.directory))
+    training = build_training(make_fabric(config), config, load_data(config), place)
+    loop = build_loop(training, None, StopSignals())
+    loop.callbacks.callbacks.extend(callbacks)
+    return loop
 
 
 def task_of(config: Config) -> tuple[Task, Any]:
@@ -40,7 +52,7 @@ def task_of(config: Config) -> tuple[Task, Any]:
 
 
 def weights(loop: Loop) -> dict[str, torch.Tensor]:
-    return {name: w.detach().clone() for name, w in loop.task.model.named_parameters()}
+    return {name: w.detach().clone() for name, w in loop.state.task.model.named_parameters()}
 
 
 @pytest.mark.parametrize("model", ["dango", "hetero_cell", "pair_cell"])
@@ -69,28 +81,27 @@ def test_accumulating_equals_a_larger_batch(small, hetero):
         before = weights(loop)
         assert loop.run() == 0
         found.append(weights(loop))
-        n = loop.training.samples_per_epoch
+        n = loop.state.loader.samples_per_epoch
         assert n % 7
         assert n % 21 > 7
-        assert loop.position.step == -(-n // 21)
+        assert loop.state.position.step == -(-n // 21)
         assert any(not torch.equal(before[name], found[-1][name]) for name in before)
-        assert {w.dtype for w in loop.task.parameters()} == {torch.float64}
+        assert {w.dtype for w in loop.state.task.parameters()} == {torch.float64}
     for name, one in found[0].items():
         torch.testing.assert_close(one, found[1][name], rtol=1e-7, atol=1e-9)
 
 
 def test_clipping_bounds_the_gradient_before_the_step(small):
     loop = loop_of(small("optimizer.clip=1e-3", "trainer.epochs=1"))
-    step, norms = loop.optimizer.step, []
+    norms = []
 
-    def spy() -> None:
-        grads = [w.grad for w in loop.task.parameters() if w.grad is not None]
+    def spy(*_: Any) -> None:
+        grads = [w.grad for w in loop.state.task.parameters() if w.grad is not None]
         norms.append(float(torch.stack([g.norm() for g in grads]).norm()))
-        step()
 
-    loop.optimizer.step = spy  # type: ignore[method-assign,assignment]
+    loop.state.optimizer.register_step_pre_hook(spy)
     loop.run()
-    assert len(norms) == len(loop.training)
+    assert len(norms) == len(loop.state.loader)
     # Before it is clipped, the norm is above the bound in every step.
     assert norms == pytest.approx([1e-3] * len(norms), rel=1e-3)
 
@@ -108,15 +119,16 @@ def test_clipping_bounds_the_gradient_before_the_step(small):
 )
 def test_steps_of_an_epoch_or_of_a_mode(small, given, samples, steps):
     loop = loop_of(small("trainer.epochs=1", *given))
-    assert loop.training.samples_per_epoch == samples
+    assert loop.state.loader.samples_per_epoch == samples
     loop.run()
-    assert loop.position.step == steps
-    assert loop.epochs == -(-steps // loop.steps_per_epoch)
+    assert loop.state.position.step == steps
+    assert loop.limits.epochs == -(-steps // loop.loaders.steps_per_epoch)
 
 
 def test_validation_has_the_same_rows_every_time(small):
     found: list[Any] = [
-        loop_of(small("trainer.validation_samples=3", f"seed={seed}")).validation for seed in (0, 5)
+        loop_of(small("trainer.validation_samples=3", f"seed={seed}")).loaders.validation
+        for seed in (0, 5)
     ]
     assert len(found[0].rows) == 3
     assert np.array_equal(found[0].rows, found[1].rows)
@@ -124,40 +136,38 @@ def test_validation_has_the_same_rows_every_time(small):
     assert (found[0].batch_size, found[0].shuffle) == (4096, False)
 
 
-def test_patience_stops_after_so_many_validations_without_a_better_one(small):
+def test_patience_stops_after_so_many_validations_without_a_better_one(small, monkeypatch):
     loop = loop_of(small("trainer.epochs=20", "trainer.patience=2"))
     metrics = iter([0.1, 0.3, 0.2, math.nan, 0.9, 0.9])
 
-    class Told:
-        def metrics(self) -> dict[str, float]:
-            return {"pearson": next(metrics)}
-
-    loop._validate = Told  # type: ignore[method-assign,assignment]
+    monkeypatch.setattr(Validation, "metrics", lambda self: {"pearson": next(metrics)})
     loop.run()
-    assert loop.position.epoch == 4
-    assert loop.finished
+    assert loop.state.position.epoch == 4
+    assert loop.limits.finished(loop.state.position)
 
 
 def test_the_average_of_the_weights_is_that_of_the_formula_and_is_validated(small, monkeypatch):
     given = ["trainer.ema=0.6", "trainer.precision=64", "trainer.validate_every=2"]
-    loop = loop_of(small(*given, "trainer.epochs=3"))
-    expected, seen = weights(loop), []
-    optimize, validate = loop._update, Task.validate
+    validate = Task.validate
+    seen = []
 
-    def spy_update(loop: Loop) -> None:
-        decay = min(0.6, (1 + loop.position.step) / (10 + loop.position.step))
-        optimize(loop)
-        for name, weight in weights(loop).items():
-            expected[name] = decay * expected[name] + (1 - decay) * weight
+    class Average(Callback):
+        def after_step(self, *_: Any) -> None:
+            step = loop.state.position.step - 1
+            decay = min(0.6, (1 + step) / (10 + step))
+            for name, weight in weights(loop).items():
+                expected[name] = decay * expected[name] + (1 - decay) * weight
+
+    loop = loop_of(small(*given, "trainer.epochs=3"), Average())
+    expected = weights(loop)
 
     def spy_validate(task: Task, loader: Loader) -> Validation:
         seen.append({n: w.detach().clone() for n, w in task.model.named_parameters()})
         return validate(task, loader)
 
-    loop._update = spy_update
     monkeypatch.setattr(Task, "validate", spy_validate)
     loop.run()
-    assert [row["epoch"] for row in loop.rows if "validation_mse" in row] == [2, 3]
+    assert [row["epoch"] for row in loop.state.rows if "validation_mse" in row] == [2, 3]
     assert len(seen) == 2
     after = weights(loop)
     for name, average in expected.items():
@@ -170,23 +180,15 @@ def test_the_average_of_the_weights_is_that_of_the_formula_and_is_validated(smal
 
     monkeypatch.setattr(Task, "validate", fails)
     with pytest.raises(KeyError):
-        loop._validate()
+        Validator(loop.loaders.validation, every=1, epochs=3)(loop.state)
     assert all(torch.equal(after[name], weight) for name, weight in weights(loop).items())
 
 
 def test_saves_after_so_much_time(small):
-    saved: list[int] = []
-    loop = loop_of(small("trainer.epochs=1", "trainer.checkpoint_every_minutes=1e-9"))
-    save = loop._save
-
-    def spy(metric: float | None = None) -> None:
-        save(metric)
-        saved.append(loop.position.step)
-
-    loop._save = spy  # type: ignore[method-assign]
-    loop.run()
+    config = small("trainer.epochs=1", "trainer.checkpoint_every_minutes=1e-9", "trainer.keep=9")
+    kept = Checkpoints(train(config).path / "checkpoints").kept
     # The last is the epoch's end.
-    assert saved == [1, 2, 3, 4, 5]
+    assert [one.step for one in kept] == [1, 2, 3, 4, 5]
 
 
 def test_weights_that_are_not_finite_are_never_saved(small, monkeypatch, refused):
@@ -208,20 +210,29 @@ def test_weights_that_are_not_finite_are_never_saved(small, monkeypatch, refused
 
 
 @pytest.mark.parametrize("bad", [1, 5, LOOK_EVERY, LOOK_EVERY + 3])
-def test_a_device_is_asked_seldom_for_losses_and_the_bad_one_is_named(small, bad, refused):
-    loop = loop_of(small())
-    loop.look_every = LOOK_EVERY
+def test_a_device_is_asked_seldom_for_losses_and_the_bad_one_is_named(
+    small,
+    tmp_path,
+    bad,
+    refused,
+):
+    task, data = task_of(small())
+    guard = FiniteGuard(task, data, tmp_path, LOOK_EVERY)
+    noted = []
 
     def note_all() -> None:
-        for step in range(LOOK_EVERY + 4):
-            loop.position.step, loop._rows = step, torch.tensor([step % 150])
-            loop._note({"loss": torch.tensor(math.nan if step + 1 == bad else 1.0)}, 1)
-        loop._check_finite()
+        for step in range(1, LOOK_EVERY + 5):
+            loss = torch.tensor(math.nan if step == bad else 1.0)
+            guard.note(step, torch.tensor([(step - 1) % 150]), loss)
+            noted.append(step)
+        guard.check_losses()
 
-    what = refused("not-finite", note_all).what
+    what = refused("not-finite", note_all).message
     assert f"the loss is nan at step {bad} " in what
-    gene = loop.data.screen.genotypes.take(torch.tensor([(bad - 1) % 150])).genes[0]
-    assert loop.data.cell.genes.label(int(gene)) in what
+    # The device is not asked before there are enough losses.
+    assert len(noted) == (LOOK_EVERY - 1 if bad <= LOOK_EVERY else LOOK_EVERY + 4)
+    gene = data.screen.genotypes.take(torch.tensor([(bad - 1) % 150])).genes[0]
+    assert data.cell.genes.label(int(gene)) in what
 
 
 @pytest.mark.parametrize(
@@ -241,20 +252,21 @@ def test_the_precision_of_weights_products_and_losses(small, hetero, precision, 
     def see(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
         products[torch.is_grad_enabled()].add(output.dtype)
 
-    for module in loop.task.modules():
+    for module in loop.state.task.modules():
         if isinstance(module, nn.Linear):
             module.register_forward_hook(see)
     # Without oneDNN, whose bf16 kernels some virtual machines announce and cannot run.
     with torch.backends.mkldnn.flags(enabled=False):
         loop.run()
-        values = loop._forward(loop._next(iter(loop.training)))
+        batch = next(iter(loop.loaders.training))
+        values = loop.step.ranked.forward(loop.state.task.prepare(batch))
     # The pooling head of a hetero cell is in full precision whatever the autocast.
     assert product in products[True] <= {product, weight}
     assert products[False] == {weight}  # A validation is in full precision.
     assert not torch.is_autocast_enabled("cpu")
-    assert {w.dtype for w in loop.task.parameters()} == {weight}
+    assert {w.dtype for w in loop.state.task.parameters()} == {weight}
     assert values["loss"].dtype == weight
-    assert math.isfinite(loop.rows[0]["train_loss"] + loop.rows[0]["validation_mse"])
+    assert math.isfinite(loop.state.rows[0]["train_loss"] + loop.state.rows[0]["validation_mse"])
 
 
 class TestTask:
@@ -323,12 +335,16 @@ class Scheduled:
     def __init__(self, **options: Any) -> None:
         optimizer, trainer = OptimizerConfig(lr=LR), TrainerConfig(epochs=EPOCHS)
         schedule = ScheduleConfig(**options)
-        self.config = Config(optimizer=optimizer, schedule=schedule, trainer=trainer)
+        config = Config(optimizer=optimizer, schedule=schedule, trainer=trainer)
+        self.learning_rate = LearningRate.of(config, STEPS)
         self.position = Position()
 
     def rate(self, done: int) -> float:
         self.position.step = done
-        return self.position.learning_rate(self.config, STEPS)
+        return self.learning_rate(self.position)
+
+    def validated(self, metric: float) -> None:
+        self.position.note_validation(metric, self.learning_rate.schedule.patience)
 
 
 class TestSchedule:
@@ -349,17 +365,17 @@ class TestSchedule:
         found = Scheduled(name="plateau", factor=0.5, patience=2, min_lr=0.02)
         seen = []
         for metric in (0.1, 0.2, 0.2, math.nan, 0.15, 0.1, 0.1, 0.1, 0.3, 0.2, 0.2):
-            found.position.validated(metric, found.config)
+            found.validated(metric)
             seen.append(found.rate(100) / LR)
         assert seen == [1, 1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25]
         for _ in range(9):
-            found.position.validated(0.0, found.config)
+            found.validated(0.0)
         assert found.rate(100) == 0.02
 
     def test_the_rate_of_the_schedule_is_that_of_the_optimizer(self, small):
         loop = loop_of(small("schedule=cosine"))
         loop.run()
-        loop.position.step -= 1
-        rate = loop.position.learning_rate(loop.config, loop.steps_per_epoch)
-        assert {group["lr"] for group in loop.optimizer.param_groups} == {rate}
-        assert loop.rows[-1]["lr"] == rate < loop.config.optimizer.lr
+        loop.state.position.step -= 1
+        rate = loop.step.rate(loop.state.position)
+        assert {group["lr"] for group in loop.state.optimizer.param_groups} == {rate}
+        assert loop.state.rows[-1]["lr"] == rate < loop.step.rate.initial

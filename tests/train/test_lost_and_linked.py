@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from deltacell.base.files import locked
+from deltacell.base.files import locked, new_file
+from deltacell.cell import Cell
 from deltacell.profile.record import RUN_FILE, Status, read_run
-from deltacell.report.progress import TrainingBar
 from deltacell.train.run import train
 from deltacell.train.run_directory import LOCK, opened, resumed_config
+from deltacell.train.task import Task
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -64,26 +65,59 @@ def test_a_process_that_lost_its_run_writes_nothing_more(small, tmp_path, monkey
     path = tmp_path / "run"
     config = small("trainer.epochs=3", "trainer.checkpoint_every_steps=2")
     whole = contents(train(small("trainer.epochs=3", run="whole")).path / "checkpoints")
-    step = TrainingBar.step
-    steps = iter(range(100))
+    forward = Task.forward
+    batches = iter(range(100))
     seen: dict[str, bytes] = {}
 
-    def sleep(bar, *arguments):
-        step(bar, *arguments)
-        if next(steps) == 11:
-            monkeypatch.setattr(TrainingBar, "step", step)
+    def sleep(task, prepared):
+        losses = forward(task, prepared)
+        if next(batches) == 11:
+            monkeypatch.setattr(Task, "forward", forward)
             (path / LOCK).unlink()
             with opened(path) as other:
                 other.end(Status.interrupted)
             train(resumed_config(path), resume=path)
             seen.update(contents(path))
+        return losses
 
-    monkeypatch.setattr(TrainingBar, "step", sleep)
+    monkeypatch.setattr(Task, "forward", sleep)
     refused("lost-lock", train, config)
     assert contents(path) == seen
     assert seen
     assert sorted(name for name in seen if name.endswith(".ckpt"))[-1].endswith(sorted(whole)[-1])
     assert read_run(path / RUN_FILE).status is Status.finished
+
+
+def test_a_file_is_not_put_in_place_if_the_lock_was_lost_while_it_was_written(tmp_path, refused):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    Cell.synthetic("demo").subset(range(5)).save(folder / "cell")
+    (folder / "file").write_text("old")
+    (tmp_path / "elsewhere").write_text("old")
+    before = contents(folder)
+
+    def write(name):
+        with new_file(tmp_path / name) as temporary:
+            temporary.write_text("new")
+
+    def lose_and_write(name):
+        with locked(folder / LOCK, whose="run"):
+            (folder / LOCK).unlink()
+            write(name)
+
+    def lose_and_save():
+        with locked(folder / LOCK, whose="run"):
+            cell = Cell.synthetic("demo").subset(range(6))
+            (folder / LOCK).unlink()
+            cell.save(folder / "cell", overwrite=True)
+
+    refused("lost-lock", lose_and_write, "run/file")
+    refused("lost-lock", lose_and_save)
+    assert contents(folder) == before
+    # Neither other folders nor later writes are concerned.
+    lose_and_write("elsewhere")
+    write("run/file")
+    assert (tmp_path / "elsewhere").read_text() == (folder / "file").read_text() == "new"
 
 
 def test_a_lock_that_was_replaced_is_lost(tmp_path, refused):

@@ -19,25 +19,21 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from deltacell.base.errors import InputError
 from deltacell.cli import train as cli
-from deltacell.train import processes
+from deltacell.train import devices
 from deltacell.train.config import Config, TrainerConfig
-from deltacell.train.processes import (
+from deltacell.train.devices import accelerator_of, cores, make_fabric
+from deltacell.train.launch import (
     LAUNCHED,
-    SAVE,
-    STOPPING,
     RankError,
-    StopSignals,
-    accelerator_of,
-    cores,
     described,
     died,
     is_launched,
     kill_stalled,
     launch,
     leave_error,
-    make_fabric,
     needs_launch,
 )
+from deltacell.train.signals import STOPPING, StopSignals
 
 
 @pytest.fixture
@@ -55,7 +51,7 @@ class TestSignals:
         with StopSignals() as signals:
             assert signals.received is None
             os.kill(os.getpid(), number)
-            assert signals.received == number > SAVE
+            assert signals.received == number > 0
         assert signal.getsignal(number) == before
 
     def test_only_the_second_interrupt_is_at_once_and_a_thread_sets_no_handler(self):
@@ -89,7 +85,7 @@ def test_threads_are_the_configs_or_the_environments(alone, environment, asked, 
         alone.setenv(name, value)
     given: list[int] = []
     alone.setattr(torch, "set_num_threads", given.append)
-    alone.setattr(processes, "cores", lambda: 6)
+    alone.setattr(devices, "cores", lambda: 6)
     alone.setattr(lightning_fabric.Fabric, "launch", lambda self: None)
     make_fabric(Config(trainer=TrainerConfig(threads=asked, accelerator="cpu")))
     assert given == [expected]
@@ -114,7 +110,7 @@ def test_devices_processes_and_a_port_have_to_be_there(alone, refused):
         for name, value in (ranks | place).items():
             alone.setenv(name, value)
         two = Config(trainer=TrainerConfig(devices=2, accelerator="cpu", threads=1))
-        assert port in refused("no-rendezvous", make_fabric, two).what
+        assert port in refused("no-rendezvous", make_fabric, two).message
 
 
 @pytest.mark.parametrize(
@@ -166,7 +162,7 @@ def test_a_rank_that_fails_leaves_its_error(alone, tmp_path):
         return 1 // 0
 
     alone.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
-    alone.setattr(processes, "end_with_parent", lambda: None)
+    alone.setattr("deltacell.train.launch.end_with_parent", lambda: None)
     alone.setattr(cli, "_run", fail)
     with pytest.raises(typer.Exit) as ended:
         cli._run_as_rank(Config(), None, "last")
@@ -195,7 +191,7 @@ def test_an_error_for_users_is_its_sentence_and_another_its_traceback(alone, tmp
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says who is stopped")
 def test_a_child_that_is_stopped_is_killed(monkeypatch):
-    monkeypatch.setattr(processes, "STOPPED_FOR", 0.1)
+    monkeypatch.setattr("deltacell.train.launch.STOPPED_FOR", 0.1)
     over, killed = threading.Event(), set[int]()
     script = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
     with subprocess.Popen([sys.executable, "-S", "-c", script]) as child:
@@ -213,7 +209,7 @@ LAUNCHER = """
 import gc, sys, time
 from datetime import timedelta
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous
-from deltacell.train.processes import launch
+from deltacell.train.launch import launch
 
 def beat(handler):
     held = handler()

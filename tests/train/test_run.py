@@ -24,13 +24,19 @@ from deltacell.models import LossValue
 from deltacell.models.baselines import BASELINES, Additive
 from deltacell.models.registry import config_class
 from deltacell.profile.phase_rows import PHASES, read_phases
-from deltacell.profile.phases import PhaseTimer
+from deltacell.profile.phases import NoTimer, PhaseTimer
 from deltacell.profile.record import Status, read_run
+from deltacell.report import training as rendering
 from deltacell.screen import Loader, Split
+from deltacell.train.callbacks.base import EpochResult
+from deltacell.train.callbacks.loggers import LoggerCallback
+from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
 from deltacell.train.config import LoggersConfig
 from deltacell.train.data import load_data
-from deltacell.train.loop import Loggers, Loop
+from deltacell.train.loop import Loop
+from deltacell.train.modes import run_modes
+from deltacell.train.position import Position
 from deltacell.train.predictor import (
     TrainedPredictor,
     build_fitted,
@@ -39,8 +45,8 @@ from deltacell.train.predictor import (
     load_run,
     load_runs,
 )
-from deltacell.train.run import run_modes, train
-from deltacell.train.run_directory import Checkpoints, metrics_of, resumed_config, write_config
+from deltacell.train.run import train
+from deltacell.train.run_directory import metrics_of, resumed_config, write_config
 from deltacell.train.task import Task
 
 
@@ -85,10 +91,10 @@ def test_phases_add_up_to_the_wall_time_of_the_run(small, monkeypatch):
         return result
 
     clock = partial(PhaseTimer, lambda: next(ticks) * 10**9)
-    monkeypatch.setattr("deltacell.train.loop.PhaseTimer", clock)
+    monkeypatch.setattr("deltacell.train.build.PhaseTimer", clock)
     monkeypatch.setattr(Loop, "run", timed)
     given = ["trainer.epochs=4", "trainer.checkpoint_every_steps=3", "trainer.figures_every=2"]
-    path = train(small(*given)).path
+    path = train(small(*given), rendering=rendering).path
     rows = read_phases(path / "phases")
     setup, rest = rows[0], rows[1:]
     assert setup["kind"].item() == "between"
@@ -123,11 +129,11 @@ def test_a_loss_that_is_not_finite_names_step_genotypes_and_the_last_good_checkp
 
     monkeypatch.setattr(Task, "_loss", broken)
     error = refused("not-finite", train, config)
-    assert "nan at step 4 (epoch 1)" in error.what
+    assert "nan at step 4 (epoch 1)" in error.message
     assert "step-00000002.ckpt" in error.fix
     genes = data.screen.genotypes.take(order[3].rows[:1]).genes
-    assert " + ".join(data.cell.genes.label(int(gene)) for gene in genes) in error.what
-    assert "11 more" in error.what
+    assert " + ".join(data.cell.genes.label(int(gene)) for gene in genes) in error.message
+    assert "11 more" in error.message
     record = read_run(tmp_path / "run")
     assert record.status is Status.failed
     assert "step 4" in record.error
@@ -255,7 +261,7 @@ class _Interrupted(Additive):
 def test_an_interrupted_fit_is_fitted_again(made, monkeypatch, again, refused):
     config = made()
     with monkeypatch.context() as patched:
-        patched.setattr("deltacell.train.run.build_fitted", lambda *_: _Interrupted())
+        patched.setattr("deltacell.train.fit.build_fitted", lambda *_: _Interrupted())
         outcome = train(config)
     assert outcome.signal == signal.SIGTERM
     files = sorted(entry.name for entry in outcome.path.iterdir())
@@ -334,12 +340,17 @@ ROW = {"epoch": 2, "step": 10, "lr": 0.1, "train_loss": 0.5, "validation_mse": m
 VALUES = {"lr": 0.1, "train/loss": 0.5}
 
 
+def log_epoch(config, folder):
+    """Log one row at step 10."""
+    logger = LoggerCallback(config, folder, NoTimer())
+    logger.after_epoch(SimpleNamespace(position=Position(step=10)), EpochResult(ROW))
+    logger.close()
+
+
 def test_tensorboard_has_the_finite_numbers_at_their_steps(tmp_path):
-    Loggers(LoggersConfig(tensorboard=False), tmp_path).epoch(ROW, 10)
+    log_epoch(LoggersConfig(tensorboard=False), tmp_path)
     assert list(tmp_path.iterdir()) == []
-    loggers = Loggers(LoggersConfig(), tmp_path)
-    loggers.epoch(ROW, 10)
-    loggers.close()
+    log_epoch(LoggersConfig(), tmp_path)
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert sorted(events.Tags()["scalars"]) == list(VALUES)
@@ -358,9 +369,7 @@ def test_services_are_told_offline_and_named_if_missing(name, tmp_path, monkeypa
                 need(name, f"loggers.{name}=true", name)
     service = Mock()
     monkeypatch.setitem(sys.modules, name, service)
-    loggers = Loggers(config, tmp_path)
-    loggers.epoch(ROW, 10)
-    loggers.close()
+    log_epoch(config, tmp_path)
     if name == "wandb":
         began = service.init.call_args.kwargs
         assert (began["mode"], began["project"], began["id"]) == ("offline", "yeast", tmp_path.name)
@@ -379,6 +388,6 @@ def test_a_mode_that_fails_says_which_and_why(monkeypatch):
     def run(command, **_):
         return SimpleNamespace(returncode=2, stdout="", stderr="error: the cell has left\n")
 
-    monkeypatch.setattr("deltacell.train.run.subprocess.run", run)
+    monkeypatch.setattr("deltacell.train.modes.subprocess.run", run)
     with pytest.raises(DeltacellError, match="the mode 'empty' failed: the cell has left"):
         run_modes(["experiment=demo"])

@@ -15,13 +15,13 @@ from deltacell.base import files
 from deltacell.profile.record import CellFacts, Status, read_run, write_run
 from deltacell.screen import Split
 from deltacell.train import run_directory
+from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config, DataConfig
 from deltacell.train.data import load_data
 from deltacell.train.predictor import load_run
 from deltacell.train.run import train
 from deltacell.train.run_directory import (
     COLUMNS,
-    Checkpoints,
     commit,
     create_run,
     new_path,

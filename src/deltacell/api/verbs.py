@@ -34,6 +34,7 @@ from deltacell.ranking.ranking_file import SHOWN, Ranking, read_rows
 from deltacell.ranking.request import Request, gene_indices, gene_texts, subject_of
 from deltacell.ranking.search import rank_sets, ranks_of_environment
 from deltacell.report import predict as pages
+from deltacell.report import training
 from deltacell.report.figures import plot_learning
 from deltacell.report.progress import progress_bar
 from deltacell.report.terminal import Shown, as_html, print_facts
@@ -42,9 +43,9 @@ from deltacell.train.compose import MODEL, compose, with_settings
 from deltacell.train.config import Config, SplitConfig
 from deltacell.train.data import TrainingData, load_data, sources
 from deltacell.train.predictor import AnyRun, LoadedRun, load_run, load_runs
-from deltacell.train.processes import StopSignals
 from deltacell.train.run import train
 from deltacell.train.run_directory import metrics_of, new_path, resumed_config
+from deltacell.train.signals import StopSignals
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,7 +108,7 @@ class Run:
         """Resume a stopped run, or train longer with ``epochs=``, and return it."""
         overrides = [f"trainer.{name}={value}" for name, value in settings.items()]
         config = resumed_config(self.path, [*overrides, f"trainer.progress={progress}".lower()])
-        train(config, resume=self.path)
+        train(config, resume=self.path, rendering=training)
         return Run(self.path, self.weights)
 
     def __repr__(self) -> str:
@@ -190,7 +191,7 @@ def fit(
     path = new_path(config)
     config, data = _data_of(config, path.absolute().parent / "data", cell, screen, split)
     config = with_settings(config, {"directory": str(path)})
-    outcome = train(config, data=data, command=("deltacell.fit", name))
+    outcome = train(config, data=data, command=("deltacell.fit", name), rendering=training)
     if outcome.signal:
         warnings.warn(f"stopped; resume with Run('{path}').resume()", stacklevel=2)
     return Run(outcome.path)

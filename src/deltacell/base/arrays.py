@@ -27,7 +27,7 @@ def ragged_positions(starts: Ints, lengths: Ints) -> Ints:
 
 
 def offsets_of(lengths: AnyArray) -> Ints:
-    """Return offsets [n + 1] of consecutive pieces with the given lengths."""
+    """Return the offsets [n + 1] of consecutive pieces with these lengths [n]."""
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
@@ -36,9 +36,9 @@ def offsets_of(lengths: AnyArray) -> Ints:
 def distinct(values: Ints) -> tuple[Ints, Ints]:
     """Return the distinct values, ascending, and how often each occurs; faster than `np.unique`."""
     ordered = np.sort(values)
-    new = np.ones(len(ordered), dtype=bool)
-    new[1:] = ordered[1:] != ordered[:-1]
-    starts = np.flatnonzero(new)
+    is_first = np.ones(len(ordered), dtype=bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    starts = np.flatnonzero(is_first)
     return ordered[starts], np.diff(starts, append=len(ordered))
 
 

@@ -9,10 +9,11 @@ from os import PathLike
 from typing import Any
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
+def did_you_mean(written: str, known: Iterable[str]) -> str:
     """Return " (did you mean 'delta'?)" if a known name is close, ignoring case; otherwise ""."""
     by_letters = {name.casefold(): name for name in reversed(list(known))}
-    near = difflib.get_close_matches(given.strip().casefold(), by_letters, n=1, cutoff=0.7)
+    letters = written.strip().casefold()
+    near = difflib.get_close_matches(letters, by_letters, n=1, cutoff=0.7)
     return f" (did you mean '{by_letters[near[0]]}'?)" if near else ""
 
 
@@ -21,22 +22,40 @@ class DeltacellError(Exception):
 
 
 class InputError(DeltacellError):
-    """An invalid input."""
+    """An invalid input.
+
+    Args:
+        message: What was wrong, in one sentence.
+        code: The kind of error, for programs and tests.
+        where: The file.
+        line: Its line, counted from 1.
+        fix: What to do about it.
+        fields: The values in the sentence, such as ``key="lr"``.
+    """
 
     def __init__(
         self,
-        what: str,  # one sentence
+        message: str,
         *,
-        code: str = "invalid-input",  # the kind of error, for programs and tests
-        where: str | PathLike[str] | None = None,  # the file
-        line: int | None = None,  # from 1
-        fix: str | None = None,  # what to do about it
-        **fields: Any,  # the values in the sentence, such as key="lr"
+        code: str = "invalid-input",
+        where: str | PathLike[str] | None = None,
+        line: int | None = None,
+        fix: str | None = None,
+        **fields: Any,
     ) -> None:
-        self.what, self.code, self.where, self.line, self.fix = what, code, where, line, fix
+        self.message = message
+        self.code = code
+        self.where = where
+        self.line = line
+        self.fix = fix
         self.fields = fields
-        place = "" if where is None else f"{where}{'' if line is None else f', line {line}'}: "
-        super().__init__(f"{place}{what}" + ("" if fix is None else f"\n  {fix}"))
+        super().__init__(f"{self._place()}{message}" + ("" if fix is None else f"\n  {fix}"))
+
+    def _place(self) -> str:
+        """Return the file and the line with a colon; empty without a file."""
+        if self.where is None:
+            return ""
+        return f"{self.where}: " if self.line is None else f"{self.where}, line {self.line}: "
 
 
 class GeneNameError(InputError):
@@ -46,9 +65,9 @@ class GeneNameError(InputError):
 class PhenotypeError(InputError):
     """A requested phenotype that a file does not have; ``phenotypes`` are those that it has."""
 
-    def __init__(self, what: str, phenotypes: Iterable[str], **more: Any) -> None:
+    def __init__(self, message: str, phenotypes: Iterable[str], **options: Any) -> None:
         self.phenotypes = tuple(phenotypes)
-        super().__init__(what, code="missing-phenotype", phenotypes=self.phenotypes, **more)
+        super().__init__(message, code="missing-phenotype", phenotypes=self.phenotypes, **options)
 
 
 class StoreError(InputError):
@@ -60,6 +79,13 @@ class MissingExtraError(DeltacellError):
 
 
 def need(module: str, purpose: str, extra: str) -> None:
+    """Raise a `MissingExtraError` unless a module of an optional dependency is installed.
+
+    Args:
+        module: The name under which it is imported.
+        purpose: What needs it, which begins the message: ``Reading xlsx``.
+        extra: The extra of this package that installs it.
+    """
     # A folder with that name, such as the one W&B creates, is not a package: it has no file.
     if getattr(importlib.util.find_spec(module), "origin", None) is None:
         install = f"Install it with: pip install 'deltacell[{extra}]'"

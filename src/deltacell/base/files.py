@@ -34,7 +34,8 @@ TEMPORARY = ".tmp"
 def new_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary name to fill, which becomes `path` when the block ends without an error.
 
-    After an error `path` is unchanged and the temporary file is removed.
+    After an error `path` is unchanged and the temporary file is removed. Within a folder that this
+    process has `locked`, losing the lock meanwhile is such an error.
     """
     # Absolute, because libraries take a relative ``s3:x`` for an address, and ``~`` for a home.
     path = Path(path).absolute()
@@ -42,6 +43,7 @@ def new_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         yield temporary
         flush(temporary)
+        check_locks(path)
         temporary.replace(path)
     except BaseException:
         with suppress(OSError):
@@ -61,25 +63,47 @@ class Lock:
     """A lock file that this process holds, see `locked`."""
 
     def __init__(self, path: Path, file: IO[bytes], whose: str) -> None:
-        self.path, self._file, self._whose = path.absolute(), file, whose
+        self.path = path.absolute()
+        self._file = file
+        self._whose = whose
 
     @property
     def is_lost(self) -> bool:
         """Whether the file was removed, so that another process may have locked a new one."""
         try:
-            now = self.path.lstat()
+            at_path = self.path.lstat()
         except FileNotFoundError:
             return True
         locked = os.fstat(self._file.fileno())
-        return (now.st_dev, now.st_ino) != (locked.st_dev, locked.st_ino)
+        return not os.path.samestat(at_path, locked)
 
     def check(self) -> None:
         """Raise if the lock is lost; call it before every write that it protects."""
         if self.is_lost:
-            what = f"this process has lost the {self._whose}, as its lock file was removed or"
-            what += " replaced; it has stopped and writes nothing more"
+            message = (
+                f"this process has lost the {self._whose}, as its lock file was removed or"
+                " replaced; it has stopped and writes nothing more"
+            )
             fix = "Another process may have resumed it. If none did, rerun the command."
-            raise StoreError(what, code="lost-lock", where=self.path.parent, fix=fix)
+            raise StoreError(message, code="lost-lock", where=self.path.parent, fix=fix)
+
+
+_HELD: list[Lock] = []
+"""The locks that this process holds."""
+
+
+def check_locks(path: Path) -> None:
+    """Raise if this process had locked a folder around `path` and has lost the lock.
+
+    A process can be stopped for hours while it writes a file, so this is asked again right before
+    the rename that makes the file visible.
+    """
+    folder = path.parent.resolve()
+    # If a process lost a lock and took it again, the new one counts.
+    newest = {lock.path: lock for lock in _HELD}
+    for lock in newest.values():
+        if folder.is_relative_to(lock.path.parent.resolve()):
+            lock.check()
 
 
 @contextmanager
@@ -88,19 +112,24 @@ def locked(path: Path, *, whose: str) -> Iterator[Lock]:
     try:
         lock = open_no_link(path, "ab")
     except OSError as error:
-        what = f"the lock cannot be written: {error.strerror or error}"
-        raise StoreError(what, code="not-written", where=path) from error
+        message = f"the lock cannot be written: {error.strerror or error}"
+        raise StoreError(message, code="not-written", where=path) from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            what = f"another process is working on this {whose}"
-            raise InputError(what, code="locked", where=path.parent) from None
+            message = f"another process is working on this {whose}"
+            raise InputError(message, code="locked", where=path.parent) from None
         except OSError as error:
             # Some network file systems have no locks, and work there must be possible.
-            what = f"no locks ({error.strerror}); make sure that only one process works there"
-            warnings.warn(f"{path.parent}: {what}", stacklevel=5)
-        yield Lock(path, lock, whose)
+            message = f"no locks ({error.strerror}); make sure that only one process works there"
+            warnings.warn(f"{path.parent}: {message}", stacklevel=5)
+        held = Lock(path, lock, whose)
+        _HELD.append(held)
+        try:
+            yield held
+        finally:
+            _HELD.remove(held)
 
 
 def open_no_link(path: Path, mode: str) -> IO[bytes]:
@@ -123,9 +152,10 @@ def open_no_link(path: Path, mode: str) -> IO[bytes]:
 
 
 def link_error(path: Path) -> StoreError:
-    what = "this is a symbolic link, which is not followed when something is written"
+    """Return the error that a path to be written is a symbolic link."""
+    message = "this is a symbolic link, which is not followed when something is written"
     fix = "Replace it by what it points to, or copy the folder without links: cp -rL OLD NEW"
-    return StoreError(what, code="link", where=path, fix=fix)
+    return StoreError(message, code="link", where=path, fix=fix)
 
 
 def check_no_links(folder: Path) -> None:
@@ -140,14 +170,20 @@ def check_no_links(folder: Path) -> None:
 def seal_of(data: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a JSON object without its key ``seal``; it shows damage and edits."""
     # A reader sees what JSON makes of the keys, so they are sorted only after a round trip.
-    unsealed = json.loads(json.dumps({k: v for k, v in data.items() if k != "seal"}))
-    text = json.dumps(unsealed, sort_keys=True, ensure_ascii=False)
+    without_seal = {key: value for key, value in data.items() if key != "seal"}
+    as_read = json.loads(json.dumps(without_seal))
+    text = json.dumps(as_read, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 @contextmanager
 def written(path: str | os.PathLike[str], what: str) -> Iterator[Path]:
-    """Like `new_file`, but create the folder, and raise a `StoreError` if writing `what` fails."""
+    """Like `new_file`, but create the folder, and raise a `StoreError` if writing fails.
+
+    Args:
+        path: The file.
+        what: The words for it in the message of the error, such as ``the figure``.
+    """
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with new_file(path) as temporary:
@@ -162,25 +198,30 @@ def written(path: str | os.PathLike[str], what: str) -> Iterator[Path]:
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes, *, what: str) -> None:
+    """Write a file whole or not at all, see `written`."""
     with written(path, what) as temporary:
         temporary.write_bytes(content)
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, what: str) -> None:
+    """Write a text file in UTF-8, see `written`."""
     write_bytes(path, text.encode(), what=what)
 
 
 def write_json(path: str | os.PathLike[str], data: Mapping[str, Any], *, what: str) -> None:
+    """Write a JSON object, see `written`; a number that JSON does not have raises."""
     text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
     # A file name that is not text has no UTF-8; JSON has the same escape.
     write_bytes(path, f"{text}\n".encode("utf-8", "backslashreplace"), what=what)
 
 
 def write_figure(figure: Any, path: Path, **options: Any) -> None:
+    """Write a Matplotlib figure in the format of the file's suffix, PNG without one."""
     # The figure is drawn in memory because Matplotlib hides a full disk behind its own errors.
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format=path.suffix[1:].lower() or "png", **options)
-    write_bytes(path, drawn.getvalue(), what="the figure")
+    image = io.BytesIO()
+    image_format = path.suffix[1:].lower() or "png"
+    figure.savefig(image, format=image_format, **options)
+    write_bytes(path, image.getvalue(), what="the figure")
 
 
 def read_json(path: str | os.PathLike[str], *, what: str) -> Any:
@@ -192,8 +233,8 @@ def read_json(path: str | os.PathLike[str], *, what: str) -> Any:
     try:
         return json.loads(Path(path).read_bytes(), parse_constant=refuse)
     except OSError as error:
-        reason = f"{what} cannot be read: {error.strerror or error}"
-        raise StoreError(reason, code="unreadable", where=path) from error
+        message = f"{what} cannot be read: {error.strerror or error}"
+        raise StoreError(message, code="unreadable", where=path) from error
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{what} is damaged: not JSON", code="damaged", where=path) from error
 
@@ -216,11 +257,11 @@ def flush_parent(path: Path) -> None:
 @cache
 def _remove_abandoned(folder: Path, process: int) -> None:
     """Remove the temporary files and directories of dead processes, once per writing process."""
-    name = re.compile(rf"\..+\.{_machine()}-([0-9]+)-[0-9a-f]{{12}}{re.escape(TEMPORARY)}")
+    pattern = re.compile(rf"\..+\.{_machine()}-([0-9]+)-[0-9a-f]{{12}}{re.escape(TEMPORARY)}")
     with suppress(OSError):
         for entry in folder.iterdir():
-            named = name.fullmatch(entry.name)
-            if named is None or _is_alive(int(named[1])):
+            match = pattern.fullmatch(entry.name)
+            if match is None or _is_alive(int(match[1])):
                 continue
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry, ignore_errors=True)
@@ -235,7 +276,8 @@ def _machine() -> str:
         namespace = Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
         namespace = 0
-    return f"{zlib.crc32(f'{socket.gethostname()}:{namespace}'.encode()):08x}"
+    key = f"{socket.gethostname()}:{namespace}"
+    return f"{zlib.crc32(key.encode()):08x}"
 
 
 def _is_alive(process: int) -> bool:

@@ -21,11 +21,26 @@ _LACKS_MEMORY = re.compile(
 
 
 class NotEnoughMemoryError(DeltacellError):
-    """The system grants this process less memory than it needs."""
+    """The system grants this process less memory than it needs.
 
-    def __init__(self, what: str, *, limit: int | None = None, needed: int | None = None) -> None:
-        self.code, self.limit, self.needed = "not-enough-memory", limit, needed
-        super().__init__(what)
+    Args:
+        message: The sentence that is shown.
+        limit: How many bytes of virtual memory are granted, if that is known.
+        needed: How many are needed, if that is known.
+    """
+
+    code = "not-enough-memory"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        limit: int | None = None,
+        needed: int | None = None,
+    ) -> None:
+        self.limit = limit
+        self.needed = needed
+        super().__init__(message)
 
 
 def lacks_memory(error: BaseException) -> bool:
@@ -33,15 +48,16 @@ def lacks_memory(error: BaseException) -> bool:
 
     Some libraries only say so in the message of an error of another kind.
     """
-    is_memory_error = isinstance(error, MemoryError)
-    return is_memory_error or bool(_LACKS_MEMORY.search(f"{type(error).__name__}: {error}"))
+    if isinstance(error, MemoryError):
+        return True
+    return _LACKS_MEMORY.search(f"{type(error).__name__}: {error}") is not None
 
 
 def needed_bytes() -> int:
     """Return how much virtual memory the libraries reserve on this machine."""
     has_affinity = hasattr(os, "sched_getaffinity")
-    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-    return BASE_BYTES + BYTES_PER_CORE * min(cores, MOST_CORES)
+    n_cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return BASE_BYTES + BYTES_PER_CORE * min(n_cores, MOST_CORES)
 
 
 def limit_bytes() -> int | None:
@@ -59,18 +75,23 @@ def check_limit() -> None:
 
     Libraries that are refused memory or threads wait for ever, abort, or blame a file.
     """
-    limit, needed = limit_bytes(), needed_bytes()
+    limit = limit_bytes()
+    needed = needed_bytes()
     if limit is None or limit >= needed:
         return
-    what = f"virtual memory is limited to {limit / 1e9:.1f} GB, and {needed / 1e9:.1f} GB are "
-    what += "needed, most of which is reserved but not used\n"
-    what += f"  Raise the limit: ulimit -v {-(-needed // 1024)}; under Slurm, ask for more memory."
-    raise NotEnoughMemoryError(what, limit=limit, needed=needed)
+    kilobytes = -(-needed // 1024)
+    message = (
+        f"virtual memory is limited to {limit / 1e9:.1f} GB, and {needed / 1e9:.1f} GB are "
+        "needed, most of which is reserved but not used\n"
+        f"  Raise the limit: ulimit -v {kilobytes}; under Slurm, ask for more memory."
+    )
+    raise NotEnoughMemoryError(message, limit=limit, needed=needed)
 
 
 def memory_sentence() -> str:
     """Return that memory was not enough, with the limit if there is one."""
-    limit, said = limit_bytes(), "there is not enough memory"
+    limit = limit_bytes()
+    sentence = "there is not enough memory"
     if limit is None:
-        return said
-    return f"{said}: virtual memory is limited to {limit / 1e9:.1f} GB (ulimit -v)"
+        return sentence
+    return f"{sentence}: virtual memory is limited to {limit / 1e9:.1f} GB (ulimit -v)"

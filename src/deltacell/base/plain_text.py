@@ -48,7 +48,8 @@ def plain_text(data: bytes) -> PlainText:
     A file in UTF-8 with single characters in Windows-1252, which two programs wrote in turn, keeps
     both; these characters are counted.
     """
-    n_other_encoding = n_unreadable = 0
+    n_other_encoding = 0
+    n_unreadable = 0
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         text = data.decode("utf-16", errors="replace")
         n_unreadable = text.count("\ufffd")
@@ -66,6 +67,7 @@ def plain_text(data: bytes) -> PlainText:
 
 
 def without_invisible(text: str) -> str:
+    """Return a text without the characters in `INVISIBLE`."""
     return _INVISIBLE.sub("", text)
 
 
@@ -87,6 +89,7 @@ def _two_encodings(data: bytes) -> tuple[str, int]:
 
 
 def _without_invisible_bytes(data: bytes) -> tuple[bytes, int]:
+    """Return text in UTF-8 without invisible characters, and their number."""
     if not any(first in data for first in _FIRST_BYTES):
         return data, 0
     visible, n_removed = _INVISIBLE.subn("", data.decode("utf-8"))

@@ -12,18 +12,21 @@ Progress = Callable[[str, int, int], None]
 LONGEST_NAME = 80
 
 
-def count_text(number: int, one: str, many: str | None = None) -> str:
+def count_text(number: int, singular: str, plural: str | None = None) -> str:
     """Return a number with a noun, such as ``1 step`` or ``1,200 steps``."""
-    return f"{number:,} {one if number == 1 else f'{one}s' if many is None else many}"
+    if plural is None:
+        plural = f"{singular}s"
+    return f"{number:,} {singular if number == 1 else plural}"
 
 
 def ratio_text(ratio: float) -> str:
     """Return a ratio such as ``54x``, ``1.6x`` or ``0.25x``."""
     if not math.isfinite(ratio):
         return "?"
-    if abs(ratio) >= 9.95:
+    size = abs(ratio)
+    if size >= 9.95:
         return f"{ratio:,.0f}x"
-    return f"{ratio:.1f}x" if abs(ratio) >= 1.495 else f"{ratio:.3g}x"
+    return f"{ratio:.1f}x" if size >= 1.495 else f"{ratio:.3g}x"
 
 
 def seconds_text(seconds: float) -> str:
@@ -41,7 +44,9 @@ def seconds_text(seconds: float) -> str:
 
 
 def change_text(seconds: float) -> str:
-    return f"{'+' if seconds >= 0 else '-'}{seconds_text(abs(seconds))}"
+    """Return a difference of times with its sign: ``+1.50 s``."""
+    sign = "+" if seconds >= 0 else "-"
+    return sign + seconds_text(abs(seconds))
 
 
 def duration_text(seconds: float) -> str:
@@ -53,10 +58,13 @@ def duration_text(seconds: float) -> str:
 
 
 def share_text(share: float) -> str:
+    """Return a share in percent: ``12 %``, ``1.5 %``, ``under 0.1 %``."""
     percent = 100 * share
-    if 0 < abs(percent) < 0.1:
+    size = abs(percent)
+    if 0 < size < 0.1:
         return "under 0.1 %"
-    return f"{percent:.0f} %" if abs(percent) >= 9.95 or percent == 0 else f"{percent:.1f} %"
+    is_whole = size >= 9.95 or size == 0
+    return f"{percent:.0f} %" if is_whole else f"{percent:.1f} %"
 
 
 def short_name(name: str) -> str:
@@ -70,13 +78,20 @@ def hydra_text(value: object) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list):
-        return f"[{','.join(map(hydra_text, value))}]"
+        items = ",".join(map(hydra_text, value))
+        return f"[{items}]"
     if isinstance(value, dict):
-        # Keys cannot be quoted.
-        keys = (re.sub(r"([\\()\[\]{}:=,\s])", r"\\\1", str(key)) for key in value)
-        items = map("{}:{}".format, keys, map(hydra_text, value.values()))
-        return f"{{{','.join(items)}}}"
-    text = str(value)
+        items = ",".join(f"{_hydra_key(key)}:{hydra_text(item)}" for key, item in value.items())
+        return f"{{{items}}}"
+    return _quoted_for_hydra(str(value))
+
+
+def _hydra_key(key: object) -> str:
+    """Return the key of a dict as Hydra parses it; keys cannot be quoted."""
+    return re.sub(r"([\\()\[\]{}:=,\s])", r"\\\1", str(key))
+
+
+def _quoted_for_hydra(text: str) -> str:
     if re.fullmatch(r"[\w./-]+", text, re.ASCII):
         return text
     # Hydra takes a backslash as it is, unless a quote or the end of the text follows.
@@ -86,8 +101,12 @@ def hydra_text(value: object) -> str:
 
 
 def listed(words: Sequence[str]) -> str:
-    return "".join(words) if len(words) < 2 else f"{', '.join(words[:-1])} and {words[-1]}"
+    """Return words as a list in a sentence: ``a, b and c``; empty without words."""
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def capital(text: str) -> str:
+    """Return a text with a capital first letter, and otherwise unchanged."""
     return text[:1].upper() + text[1:]

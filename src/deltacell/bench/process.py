@@ -108,6 +108,6 @@ def bars(
 
 def machine() -> dict[str, Any]:
     system = {"machine": platform.machine(), "system": platform.system()}
-    packages = {name: version(name) for name in ("numpy", "torch", "torch-geometric")}
+    packages = {name: version(name) for name in ("numpy", "torch")}
     cores = {"cores": os.cpu_count(), "threads": torch.get_num_threads()}
     return {**cores, **system, "python": platform.python_version(), **packages}

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from deltacell import storage
-from deltacell.base.errors import InputError, did_you_mean
+from deltacell.base.errors import InputError, did_you_mean, need
 from deltacell.cell import hetero_data
 from deltacell.cell.annotation import Annotation, Feature
 from deltacell.cell.genes import Genes
@@ -240,6 +240,7 @@ class Cell(storage.Storable):
           genes of each rule as ``data["gene", "enables", "reaction"]``.
         - ``data.cell``: the cell itself, for everything that is not a graph.
         """
+        need("torch_geometric", "A HeteroData", "pyg")
         import torch
         from torch_geometric.data import HeteroData
 

@@ -47,7 +47,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 }
 GROUPS = {
     "data": ("Get, import, generate, show and query cells and screens.", "info demo"),
-    "bench": ("Measure speed and memory on this machine.", "data --quick"),
+    "bench": ("Measure speed and memory on this machine.", "propagation --quick"),
     "slurm": ("Write Slurm job scripts.", "train experiment=demo > job.sbatch"),
 }
 _groups = {"": app}

@@ -1,6 +1,7 @@
 """`deltacell bench ...`: measure speed, memory and accuracy on this machine.
 
-Each command is a table of ``bench.toml``, and runs a function of `deltacell.bench`.
+Each command is a table of ``bench.toml``, and runs a function of `deltacell.bench`, or one of
+`deltacell_dev.bench`, which only a checkout of the sources has.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ import tomllib
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 
+from deltacell.base.errors import InputError
 from deltacell.cli.program import Json, option, split_names, write_json
+
+DEVELOPMENT = "deltacell_dev"
+"""The package of the benchmarks that only developers run; no wheel contains it."""
 
 KINDS: dict[str, Any] = {
     **{"int": int, "number": float, "flag": bool, "text": str, "names": str},
@@ -35,9 +41,9 @@ def measure(name: str, bench: Mapping[str, Any], json: Path | None, **options: A
     for key in given:
         if bench["options"][key].get("kind") == "names":
             given[key] = split_names(given[key])
-    module, _, function = bench.get("runs", f"{name}.run").partition(".")
+    run = function_of(name, bench)
     with progress_bar() as process.progress:
-        found = getattr(import_module(f"deltacell.bench.{module}"), function)(**given)
+        found = run(**given)
     command = shlex.join(["deltacell", *sys.argv[1:]])
     measured = {**found.get("ratios", {}), **found.pop("measured", {})}
     limits = {} if given.get("quick") else bench.get("bars", {})
@@ -47,6 +53,19 @@ def measure(name: str, bench: Mapping[str, Any], json: Path | None, **options: A
     print_bench(result, bench["title"])
     if found.get("total", {}).get("failures"):
         raise typer.Exit(1)
+
+
+def function_of(name: str, bench: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
+    """Return the function that a benchmark runs."""
+    package = DEVELOPMENT if bench.get("development", False) else "deltacell"
+    if find_spec(package) is None:
+        message = f"`deltacell bench {name}` measures deltacell itself and is not installed"
+        fix = "It needs the sources: run `make setup` in a checkout of the repository."
+        raise InputError(message, code="no-development-package", fix=fix)
+    module, _, function = bench.get("runs", f"{name}.run").partition(".")
+    run: Callable[..., dict[str, Any]]
+    run = getattr(import_module(f"{package}.bench.{module}"), function)
+    return run
 
 
 def _command(name: str, bench: Mapping[str, Any], shared: Mapping[str, Any]) -> Callable[..., None]:
@@ -75,10 +94,13 @@ def _command(name: str, bench: Mapping[str, Any], shared: Mapping[str, Any]) -> 
     command.__annotations__ = {key: kind for key, (kind, _) in typed.items()}
     command.__name__ = name
     example = f"Example: deltacell bench {name} {bench['example']}"
-    command.__doc__ = f"{bench['help'].strip()}\n\n{example}"
+    paragraphs = [bench["help"].strip(), example]
+    if bench.get("development", False):
+        paragraphs.insert(1, "It measures deltacell itself and needs a checkout of its sources.")
+    command.__doc__ = "\n\n".join(paragraphs)
     return cast(Callable[..., None], command)
 
 
-_BENCHES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-_SHARED = _BENCHES.pop("shared")
-COMMANDS = {name: _command(name, bench, _SHARED) for name, bench in _BENCHES.items()}
+BENCHES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_SHARED = BENCHES.pop("shared")
+COMMANDS = {name: _command(name, bench, _SHARED) for name, bench in BENCHES.items()}

@@ -33,7 +33,7 @@ def train(
     Example: deltacell train experiment=demo trainer.epochs=5 seed=1
     """
     from deltacell.base.errors import InputError
-    from deltacell.train import processes
+    from deltacell.train import launch
     from deltacell.train.compose import to_yaml
     from deltacell.train.run_directory import resumed_config
 
@@ -46,10 +46,10 @@ def train(
     several = config.model.trained_by == "loop"
     if cfg is not None:
         typer.echo(to_yaml(config), nl=False)
-    elif several and processes.is_launched():
+    elif several and launch.is_launched():
         _run_as_rank(config, resume, from_)
     else:
-        if several and processes.needs_launch(config.trainer):
+        if several and launch.needs_launch(config.trainer):
             typed = words if config_dir is None else [*words, "--config-dir", str(config_dir)]
             signal = _launched(config, resume, from_, typed)
         else:
@@ -76,7 +76,8 @@ def _launched(config: Config, resume: Path | None, which: str, words: list[str])
     from deltacell.base.errors import DeltacellError
     from deltacell.base.text import hydra_text
     from deltacell.profile.record import Status, read_run
-    from deltacell.train.processes import RankError, accelerator_of, launch
+    from deltacell.train.devices import accelerator_of
+    from deltacell.train.launch import RankError, launch
     from deltacell.train.run_directory import new_path, opened
 
     accelerator_of(config.trainer)
@@ -100,7 +101,7 @@ def _launched(config: Config, resume: Path | None, which: str, words: list[str])
 def _run_as_rank(config: Config, resume: Path | None, which: str) -> None:
     import faulthandler
 
-    from deltacell.train.processes import end_with_parent, leave_error
+    from deltacell.train.launch import end_with_parent, leave_error
 
     faulthandler.enable()
     end_with_parent()
@@ -113,11 +114,12 @@ def _run_as_rank(config: Config, resume: Path | None, which: str) -> None:
 
 
 def _run(config: Config, resume: Path | None, which: str) -> int:
+    from deltacell.report import training
     from deltacell.report.bench import print_rates
     from deltacell.report.progress import print_outcome
     from deltacell.train.run import train
 
-    outcome = train(config, resume=resume, which=which, command=sys.argv)
+    outcome = train(config, resume=resume, which=which, command=sys.argv, rendering=training)
     for notice in outcome.notices:
         typer.secho(f"note: {notice}", err=True)
     if outcome.is_first:
@@ -139,7 +141,7 @@ def modes(
     """
     from deltacell.report.bench import print_marginals, print_phases, print_rates
     from deltacell.report.progress import progress_bar
-    from deltacell.train.run import marginals, run_modes
+    from deltacell.train.modes import marginals, run_modes
 
     with progress_bar() as report:
         times = run_modes(overrides or [], steps, report)

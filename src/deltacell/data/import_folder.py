@@ -193,8 +193,8 @@ def import_folder(
         try:
             built.add(built.features, *read(genes=genes, on_unknown=policy))
         except NoFeatureError as error:
-            files.why[path] = f"{error.what}. {error.fix or ''}".strip()
-            built.notes.append(f"{path.name}: {error.what}.")
+            files.why[path] = f"{error.message}. {error.fix or ''}".strip()
+            built.notes.append(f"{path.name}: {error.message}.")
     known_proteins = [written.proteins for written in edges if written.proteins is not None]
     proteins = pl.concat(known_proteins).unique(maintain_order=True) if known_proteins else None
     for written in terms:
@@ -359,10 +359,10 @@ class _Files:
                 screens += read(phenotype=phenotype, is_known=is_known)
             except PhenotypeError as error:
                 lacking[path] = error
-                self.why[path] = error.what
+                self.why[path] = error.message
         if lacking and not screens:
             available = sorted({name for e in lacking.values() for name in e.phenotypes})
-            reasons = [f"{path.name}: {error.what}." for path, error in lacking.items()]
+            reasons = [f"{path.name}: {error.message}." for path, error in lacking.items()]
             what = f"no file has the phenotype '{phenotype}', only {' and '.join(available)}"
             fix = "\n  ".join([*reasons, f"Choose --phenotype {' or '.join(available)}."])
             raise PhenotypeError(what, available, where=self.folder, fix=fix)

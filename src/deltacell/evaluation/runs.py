@@ -47,6 +47,7 @@ from deltacell.screen.screen import ONE_GENE_TWICE
 from deltacell.storage.provenance import UNKNOWN_GENE, Counts
 from deltacell.train.config import Config, DataConfig
 from deltacell.train.data import TrainingData, load_data
+from deltacell.train.fit import fit_predictor
 from deltacell.train.predictor import (
     AnyRun,
     LoadedRun,
@@ -57,7 +58,6 @@ from deltacell.train.predictor import (
     load_run,
     load_runs,
 )
-from deltacell.train.run import train
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -300,7 +300,7 @@ def _fitted_baseline(
     config = replace(config, directory=str(place))
     try:
         check_no_links(runs[0].record.path)
-        outcome = train(
+        outcome = fit_predictor(
             config,
             data=data,
             progress=lambda what, *of: progress(f"{name}: {what}", *of),

@@ -26,8 +26,8 @@ from deltacell.ranking.ranking_file import HIGHEST, LOWEST
 from deltacell.ranking.status import LINKED, STATUSES, UNTESTED, Linkage, Statuses, phenotypes_of
 from deltacell.storage import sha256_of_file
 from deltacell.storage.tables import open_text
+from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.predictor import LoadedRun, are_alike, labels_of
-from deltacell.train.run_directory import Checkpoints
 
 PAIRS, TRIPLES, WITH, FILE = "pairs", "triples", "with", "file"
 TOP = 1_000  # sets kept at each end by default
@@ -131,7 +131,7 @@ def gene_indices(
             found.append(genes.index(name))
         except GeneNameError as e:
             fix = f"{e.fix} data.screen_genes_only=false trains on all genes of the cell."
-            raise GeneNameError(e.what, code=e.code, where=where, line=line, fix=fix) from None
+            raise GeneNameError(e.message, code=e.code, where=where, line=line, fix=fix) from None
     if len(set(found)) < len(found):
         what = f"a gene is given twice: {' '.join(map(genes.label, found))}"
         raise GeneNameError(what, code="gene-twice", where=where, line=line)

@@ -49,47 +49,56 @@ def progress_bar() -> Iterator[Progress]:
 class TrainingBar:
     """Shows the samples/s, loss and validation Pearson of a training loop.
 
-    ``look`` converts a loss tensor to a number. Nothing is shown unless ``watched``; the bar needs
-    a terminal, the line per epoch does not.
+    ``number_of`` converts a loss tensor to a number, which may wait for a device. The bar needs a
+    terminal, the line per epoch does not.
     """
 
-    def __init__(self, look: Callable[[Any], float], *, watched: bool = True) -> None:
-        self._look, self._watched = look, watched
+    def __init__(self, number_of: Callable[[Any], float]) -> None:
+        self._number_of = number_of
         column = progress.TextColumn("{task.fields[metrics]}", markup=False)
         self._bar = _bar(progress.MofNCompleteColumn(), column)
         self._task = self._bar.add_task("", metrics="")
         self._row = {"train_loss": math.nan}
-        self._genotypes, self._name, self._since, self._looked = 0, "", 0.0, 0.0
+        self._name = ""
+        self._n_genotypes = 0
+        self._epoch_began = 0.0
+        self._updated = 0.0
 
-    def begin(self, epoch: int, epochs: int, step: int, steps: int) -> None:
+    def begin(self, epoch: int, epochs: int, batch: int, batches: int) -> None:
+        """Begin an epoch, from 0, at a batch."""
         self._name = f"epoch {epoch + 1}/{epochs}"
-        self._genotypes, self._since = 0, time.monotonic()
-        if self._watched:
-            self._bar.start()
-            done, total = epoch * steps + step, steps * epochs
-            self._bar.update(self._task, description=self._name, completed=done, total=total)
+        self._n_genotypes = 0
+        self._epoch_began = time.monotonic()
+        self._bar.start()
+        n_done = epoch * batches + batch
+        n_batches = batches * epochs
+        self._bar.update(self._task, description=self._name, completed=n_done, total=n_batches)
 
-    def step(self, loss: Any, genotypes: int) -> None:
-        self._genotypes += genotypes
-        if not self._watched or self._bar.disable:
+    def step(self, loss: Any, n_genotypes: int, n_batches: int) -> None:
+        """Advance by the batches of an optimizer step, the last of which has a loss."""
+        self._n_genotypes += n_genotypes
+        if self._bar.disable:
             return
         now = time.monotonic()
-        if now - self._looked >= REFRESH:
-            self._looked = now
+        if now - self._updated >= REFRESH:
+            self._updated = now
             if loss is not None:
-                self._row["train_loss"] = self._look(loss)
-            rate = {"samples_per_s": self._genotypes / max(now - self._since, 1e-9)}
+                self._row["train_loss"] = self._number_of(loss)
+            seconds = max(now - self._epoch_began, 1e-9)
+            rate = {"samples_per_s": self._n_genotypes / seconds}
             self._bar.update(self._task, metrics=_metrics_text({**rate, **self._row}))
-        self._bar.advance(self._task)
+        self._bar.advance(self._task, n_batches)
 
     def epoch(self, row: Mapping[str, float], step: int) -> None:
-        self._row |= {k: v for k, v in row.items() if k == "validation_pearson"}
-        if self._watched:
-            known = {name: row[name] for name in _SHOWN if name in row}
-            text = f"{self._name}  step {step:,}{_metrics_text(known)}"
-            self._bar.console.print(text, markup=False)
+        """Show the metrics of an epoch, as a line that stays."""
+        if "validation_pearson" in row:
+            self._row["validation_pearson"] = row["validation_pearson"]
+        shown = {name: row[name] for name in _SHOWN if name in row}
+        text = f"{self._name}  step {step:,}{_metrics_text(shown)}"
+        self._bar.console.print(text, markup=False)
 
     def close(self) -> None:
+        """Remove the bar."""
         self._bar.stop()
 
 

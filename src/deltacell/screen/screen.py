@@ -440,7 +440,7 @@ class Screen(storage.Storable):
             except InputError as error:
                 # The first line of the file is the header, and rows are counted from 0.
                 place = f"row {error.line - 2} of the table: " if error.line else ""
-                what = f"{place}{error.what}"
+                what = f"{place}{error.message}"
                 raise InputError(what, code=error.code, fix=error.fix, **error.fields) from error
         return screen
 
@@ -452,6 +452,7 @@ class Screen(storage.Storable):
           and ``p_value``.
         - ``data["genotype", "deletes", "gene"].edge_index`` [2, deletions].
         """
+        need("torch_geometric", "A HeteroData", "pyg")
         from torch_geometric.data import HeteroData
 
         screen = self if cell is None else self.on(cell)

@@ -25,7 +25,14 @@ from typing import Any, NamedTuple, Self
 import pyarrow as pa
 
 from deltacell.base.errors import StoreError
-from deltacell.base.files import flush, flush_parent, read_json, seal_of, temporary_name
+from deltacell.base.files import (
+    check_locks,
+    flush,
+    flush_parent,
+    read_json,
+    seal_of,
+    temporary_name,
+)
 from deltacell.base.memory import NotEnoughMemoryError, lacks_memory, memory_sentence
 from deltacell.storage.provenance import Source
 
@@ -155,6 +162,7 @@ def new_directory(
         # Everything must be on disk before the rename.
         for entry in (*temporary.rglob("*"), temporary):
             flush(entry)
+        check_locks(path)
         _put(temporary, path, kind, replaces=replaces)
     except OSError as error:
         raise StoreError(

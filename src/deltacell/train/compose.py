@@ -242,7 +242,7 @@ def _readable(where: Where = None) -> Iterator[None]:
     except InputError as error:
         if where is None or error.where is not None:
             raise
-        raise InputError(error.what, code=error.code, where=where, **error.fields) from error
+        raise InputError(error.message, code=error.code, where=where, **error.fields) from error
 
 
 def _config_error(error: BaseException, where: Where) -> InputError:

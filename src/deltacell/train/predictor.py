@@ -27,10 +27,12 @@ from deltacell.profile.record import (
 )
 from deltacell.screen import Genotypes
 from deltacell.storage import read_manifest
+from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config
 from deltacell.train.data import TrainingData, load_data
-from deltacell.train.run_directory import Checkpoints, check_meaning, resumed_config
-from deltacell.train.task import Position
+from deltacell.train.limits import Limits
+from deltacell.train.position import Position
+from deltacell.train.run_directory import check_meaning, resumed_config
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +184,7 @@ def load_run(
         with suppress(DeltacellError):
             last = checkpoints.load("last")
             is_fitted = config.model.trained_by == "fit"
-            if is_fitted or Position(**last["position"]).is_end(config):
+            if is_fitted or Limits.of_training(config).finished(Position(**last["position"])):
                 record = replace(record, status=Status.finished)
     if config.model.trained_by == "fit":
         fitted = build_fitted(config, data)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from deltacell.bench.faults import SAMPLES
 from deltacell.cell.readers.genes import GENE_READERS
+from deltacell_dev.bench.faults import SAMPLES
 
 READERS = {reader.name: reader for reader in GENE_READERS}
 

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell.base.errors import GeneNameError
-from deltacell.bench.faults import SAMPLES
 from deltacell.cell import Genes
 from deltacell.cell.readers import CELL_READERS
 from deltacell.cell.readers.networks import NamedEdges, unclear
 from deltacell.storage.provenance import AMBIGUOUS_NAME, UNKNOWN_GENE
 from deltacell.storage.tables import ColumnNames, File
+from deltacell_dev.bench.faults import SAMPLES
 
 READERS = {reader.name: reader for reader in CELL_READERS}
 # The field of the last line of a sample that must be a number, and one that must be a name.

@@ -5,9 +5,9 @@ from pathlib import Path
 import golden
 import pytest
 
-from deltacell.bench.explain import cases
-from deltacell.bench.simulate import write
 from deltacell.profile.explain import explain
+from deltacell_dev.bench.explain import cases
+from deltacell_dev.bench.simulate import write
 
 
 @pytest.mark.slow

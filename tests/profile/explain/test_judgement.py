@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell.base.errors import InputError
-from deltacell.bench import explain as bench
-from deltacell.bench.explain import CPU, GPU, Case, cases, judge, run
-from deltacell.bench.simulate import Program, write
 from deltacell.profile.explain import Explanation, explain
 from deltacell.profile.explain.condition import read_condition
 from deltacell.profile.explain.judge import common_ratio, uniform_ratio
 from deltacell.profile.explain.noise import difference
+from deltacell_dev.bench import explain as bench
+from deltacell_dev.bench.explain import CPU, GPU, Case, cases, judge, run
+from deltacell_dev.bench.simulate import Program, write
 
 
 def explained(folder: Path, a: Program, b: Program | None = None, seed: int = 3) -> Explanation:

@@ -58,7 +58,8 @@ LOADS = Event(LOADER, 50, 800, Kind.annotation)
     [
         ([kernel(10, 90, 1), LOADS, launch(860, 2), kernel(870, 130, 2)], "data", 770),
         ([kernel(10, 190, 1), WAITS, launch(400, 2), kernel(410, 590, 2)], "sync", 210),
-        ([launch(10, 2), kernel(20, 100, 1), kernel(600, 400, 2)], "device", 480),
+        ([launch(10, 2), kernel(20, 100, 1), kernel(600, 400, 2)], "queued", 480),
+        ([kernel(20, 100, 1), kernel(600, 400, 2)], "unlaunched", 480),
         ([kernel(10, 90, 1), launch(900, 2), kernel(910, 90, 2)], "host", 810),
         ([kernel(10, 90, 1)], "end", 900),
     ],
@@ -69,6 +70,24 @@ def test_why_an_idle_device_waits(events, reason, idle):
     assert found.idle["time"].sum() == found.steps["idle"].sum()
     if reason == "data":
         assert ("data", LOADER, 750) in found.idle_by_name.rows()
+
+
+def test_only_a_device_with_other_streams_waits_for_them():
+    events = [STEP, launch(0, 1), launch(10, 2), launch(20, 3), kernel(30, 90, 1)]
+    alone = [*events, kernel(600, 300, 2), kernel(900, 100, 3)]
+    beside = [*events, kernel(600, 300, 2), kernel(900, 100, 3, stream="stream 9")]
+    assert device_of(make_trace(alone)).idle["reason"][0] == "queued"
+    assert device_of(make_trace(beside)).idle["reason"][0] == "device"
+
+
+def test_a_trace_without_steps_begins_with_its_first_launch_and_ends_with_its_last_kernel():
+    events = [Event("aten::randn", 0, 5000), launch(5000, 1), kernel(5020, 100, 1)]
+    events += [launch(5100, 2), kernel(5130, 100, 2), Event("aten::sum", 5300, 9000)]
+    found = Attribution(make_trace(events))
+    assert found.device is not None
+    assert found.step_times.tolist() == [230]
+    assert found.device.steps.select(PARTS).row(0) == (200, 0, 0, 30)
+    assert "end" not in found.device.idle["reason"].to_list()
 
 
 def test_an_idle_device_whose_host_launches_more_slowly_than_it_computes():

@@ -133,7 +133,7 @@ def test_all_bad_rows_are_told_at_once_with_three_examples_of_each_kind(write, r
         "column 'score' is not a finite number": 4,
         "column 'p' is not between 0 and 1": 2,
     }
-    assert "(line 3: 'x'; line 5: 'y'; line 6: 'z', …)" in error.what
+    assert "(line 3: 'x'; line 5: 'y'; line 6: 'z', …)" in error.message
     assert error.line == 3
 
 
@@ -235,7 +235,7 @@ def test_genes_unknown_ambiguous_or_there_twice_are_errors_with_lines(written, g
 
 def test_a_table_whose_scores_are_all_missing_is_not_called_empty(written, refused):
     error = refused("no-scores", written, "YAL001C|YAL002W|", "YAL001C|YAL003W|NA")
-    assert "2 rows" in error.what
+    assert "2 rows" in error.message
 
 
 def test_dropped_rows_are_counted_by_reason(written, genes):

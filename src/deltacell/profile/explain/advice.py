@@ -87,6 +87,13 @@ ADVICE: Mapping[CauseKind | Category, Advice | None] = {
     ),
     CauseKind.idle_host: Advice("Move the host's work out of the step or to loader workers."),
     CauseKind.idle_device: None,  # a wait for another stream or rank, whose cause is elsewhere
+    CauseKind.idle_queued: Advice(
+        "Launch fewer and larger kernels: what passes between two queued ones cannot be hidden.",
+    ),
+    CauseKind.idle_unlaunched: Advice(
+        "Record the calls that launch kernels too: activities=[ProfilerActivity.CPU,"
+        " ProfilerActivity.CUDA].",
+    ),
     CauseKind.idle_end: None,
     CauseKind.host: None,  # that of its category
     CauseKind.rank: Advice("Give it less work, or find what delays it."),

@@ -31,6 +31,8 @@ class CauseKind(StrEnum):
     idle_launch = "idle launch"
     idle_host = "idle host"
     idle_device = "idle device"
+    idle_queued = "idle queued"
+    idle_unlaunched = "idle unlaunched"
     idle_end = "idle end"
     # A category of the host's time, or an operation without a category.
     host = "host"

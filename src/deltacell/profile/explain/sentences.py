@@ -133,6 +133,10 @@ def idle_text(kind: CauseKind, operation: str | None) -> str:
             return f"while the host is busy with {meanwhile}"
         case CauseKind.idle_device:
             return "waiting for another stream or rank"
+        case CauseKind.idle_queued:
+            return "between kernels that were already queued"
+        case CauseKind.idle_unlaunched:
+            return "before kernels whose launch is not in the trace"
         case CauseKind.idle_end:
             return "at the end of the trace"
     raise ValueError(f"{kind} is not a reason for idle time")

@@ -52,9 +52,9 @@ class Attribution:
             raise InputError(what, code="no-events", where=trace.path)
         self.trace = trace
         self.nesting = nesting = nest(trace)
-        self.steps = steps = find_steps(trace)
-        self.host = host = hosts.host_time(trace, nesting, steps)
         self.launch = devices.launches(trace)  # the host's call behind each event of the device
+        self.steps = steps = find_steps(trace, self.launch)
+        self.host = host = hosts.host_time(trace, nesting, steps)
         self.doing = host.spent(steps)  # what the host did; adds up to the wall time
         self.device = None
         if (trace.on_device & (trace.duration >= 0)).any():

@@ -26,9 +26,9 @@ MEANINGS = {
     "sync": "the host had waited for the device and had no work queued after it",
     "launch": "the host was busy with operators and launches, which take longer than the kernels",
     "host": "the host was busy with something other than operators",
-    "device": (
-        "the next event was launched and waited for another stream, another rank or its own start"
-    ),
+    "device": "the next event was launched in time and waited for another stream or device",
+    "queued": "the next event was launched in time, and there is no other stream to wait for",
+    "unlaunched": "the trace does not have the call that launched the next event",
     "end": "no event follows in the trace",
 }
 BEHIND = 0.05  # a device that falls behind by more of a step in every step has steps of its own
@@ -66,7 +66,9 @@ class DeviceTime:
         whole = {"wall": np.diff(span), **_parts(busy, span[:1], span[1:])}
         # From the first event of the device to its last.
         self.kernels = {part: int(time[0]) for part, time in whole.items()}
-        gaps = _gaps(trace, windows, host, rows, busy[2], launch)
+        has_others = self.others > 0 or len(np.unique(trace.thread[rows])) > 1
+        in_time = "device" if has_others else "queued"
+        gaps = _gaps(trace, windows, host, rows, busy[2], launch, in_time)
         idle = by_time(gaps.with_columns(time=pl.col("end") - pl.col("begin")), "reason")
         if int(idle["time"].sum()) != int(parts["idle"][windows.counted].sum()):
             raise AssertionError("the gaps do not add up to the device's idle time")
@@ -133,8 +135,12 @@ def _gaps(
     rows: Ints,
     busy: Covered,
     launch: Indices,
+    in_time: str,
 ) -> pl.DataFrame:
-    """Return the idle stretches of counted steps, when the host had launched, and the reasons."""
+    """Return the idle stretches of counted steps, when the host had launched, and the reasons.
+
+    ``in_time`` is the reason where the next event had been launched before.
+    """
     bounds = (busy.begin, busy.end, steps.begin, steps.end)
     times, _ = distinct(np.concatenate(bounds))
     begin, end = times[:-1], times[1:]
@@ -167,8 +173,8 @@ def _gaps(
     # A call that waits returns a moment after the device has finished.
     reason[spent(syncing, begin - 1, np.minimum(begin + 1, late)) > 0] = "sync"
     reason[2 * loading > late - begin] = "data"
-    # It was launched in time, or by an unknown call.
-    reason[(late == begin) | ((following >= 0) & (call < 0))] = "device"
+    reason[late == begin] = in_time
+    reason[call < 0] = "unlaunched"
     reason[following < 0] = "end"
     reasons = pl.Series(reason.tolist(), dtype=pl.String)
     return pl.DataFrame({"begin": begin, "end": end, "late": late, "reason": reasons})

@@ -85,7 +85,7 @@ def read_traces(path: str | os.PathLike[str], *, progress: Progress | None = Non
         except InputError as error:
             if len(files) == 1:
                 raise
-            notices.append(f"{file.name} was left out: {error.what}.")
+            notices.append(f"{file.name} was left out: {error.message}.")
     if not traces:
         what = f"none of its {len(files)} files is a trace"
         raise InputError(what, code="not-a-trace", where=path, fix=" ".join(notices))

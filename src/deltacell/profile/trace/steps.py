@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deltacell.base.arrays import Bools, Ints
-from deltacell.profile.trace.trace import Kind, Trace
+from deltacell.base.arrays import Bools, Indices, Ints
+from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
 WARM_UP = 1.4  # a leading step of this many times the median after the first step is warm-up
 
@@ -42,18 +42,21 @@ class Steps:
         return np.asarray((step >= 0) & self.counted[step], dtype=bool)
 
 
-def find_steps(trace: Trace) -> Steps:
+def find_steps(trace: Trace, launch: Indices | None = None) -> Steps:
     """Find the steps of a trace.
 
     Steps are the ``ProfilerStep`` ranges; without these, consecutive ranges named as steps; without
     these, they end with the last optimizer of each round; otherwise the whole trace is one step.
+    With a device, that one lasts from the launch of the device's first event to the end of its last
+    one: what comes before and after is not part of anything that repeats. ``launch`` is the row of
+    the call that launched each event of the device.
 
     The first step is cut because the profiler starts in it. Also cut are leading steps of at least
     `WARM_UP` times the median after the first step, up to half of the steps, and a last step with
     less than half the time and half the events of the others. A single step is never cut.
     """
     found = _profiler_steps(trace) or _named_steps(trace) or _optimizer_steps(trace)
-    begin, end, number, how, thread = found or _whole(trace)
+    begin, end, number, how, thread = found or _whole(trace, launch)
     times = trace.begin[trace.thread == thread]
     events = np.searchsorted(times, end) - np.searchsorted(times, begin)
     counted = np.ones(len(begin), dtype=bool)
@@ -140,16 +143,30 @@ def _optimizer_steps(trace: Trace) -> _Found | None:
     return begin[lasting], end[lasting], np.arange(int(lasting.sum())), how, thread
 
 
-def _whole(trace: Trace) -> _Found:
+def _whole(trace: Trace, launch: Indices | None) -> _Found:
     known = trace.kind != Kind.other
     rows = np.flatnonzero(known if known.any() else ~known)
     host = np.array([not thread.is_device for thread in trace.threads], dtype=bool)
     weights = np.maximum(trace.duration[rows], 0) * host[trace.thread[rows]]
     busy = np.bincount(trace.thread[rows], weights=weights)
-    begin = np.array([trace.begin[rows].min()])
-    end = np.array([max(trace.ends(rows).max(), begin[0] + 1)])
+    span = _device_span(trace, launch)
+    first, last = span or (int(trace.begin[rows].min()), int(trace.ends(rows).max()))
+    begin = np.array([first])
+    end = np.array([max(last, first + 1)])
     how = "the whole trace, because nothing in it repeats"
     return begin, end, np.zeros(1, dtype=np.int64), how, int(busy.argmax())
+
+
+def _device_span(trace: Trace, launch: Indices | None) -> tuple[int, int] | None:
+    """Return when the device's first event was launched and its last one ended, if it has any."""
+    work = np.flatnonzero(trace.on_device & (trace.duration > 0))
+    if not len(work):
+        return None
+    first = int(work[trace.begin[work].argmin()])
+    begin = int(trace.begin[first])
+    call = NOTHING if launch is None else int(launch[first])
+    launched = begin if call == NOTHING else int(trace.begin[call])
+    return min(begin, launched), int(trace.ends(work).max())
 
 
 def _uncounted(wall: Ints, events: Ints) -> list[tuple[int, str]]:

@@ -2,7 +2,7 @@
 
 Run it in two environments to see which numbers depend on the version of a package:
 
-    OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python tools/same_numbers.py
+    OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python -m deltacell_dev.same_numbers
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Write docs/reference/commands.md anew: ``python tools/command_reference.py``."""
+"""Write docs/reference/commands.md anew: ``python -m deltacell_dev.command_reference``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from deltacell.cli.app import app
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "commands.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "commands.md"
 
 
 def reference() -> str:
@@ -38,11 +38,12 @@ _HEAD = """\
 success, 2 for invalid input, 1 for any other error, and 128 plus the number of the signal if a
 signal stopped the command.
 
-`deltacell --install-completion` enables completion of commands, options and config keys in the shell.
-If the output is not a terminal, there are no colours and no progress bars; `NO_COLOR` also turns
-colours off.
+`deltacell --install-completion` enables completion of commands, options and config keys in the
+shell. If the output is not a terminal, there are no colours and no progress bars; `NO_COLOR` also
+turns colours off.
 
-`python tools/command_reference.py` generates this page, and a test compares it with the code."""
+`python -m deltacell_dev.command_reference` generates this page, and a test compares it with the
+code."""
 
 
 def _section(path: tuple[str, ...], command: Any) -> str:

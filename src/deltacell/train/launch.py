@@ -1,4 +1,4 @@
-"""The processes of a run: devices, signals, launching, and communication between ranks."""
+"""Launching the ranks of a run, and what happens when one of them dies."""
 
 from __future__ import annotations
 
@@ -13,147 +13,25 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
-import torch
-import torch.distributed as dist
-
-from deltacell.base.errors import DeltacellError, InputError
+from deltacell.base.errors import DeltacellError
 from deltacell.base.files import new_file
-from deltacell.train.config import Config, TrainerConfig
+from deltacell.train.config import TrainerConfig
 
 if TYPE_CHECKING:
-    from lightning_fabric import Fabric
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-PRECISIONS = {"32": "32-true", "64": "64-true", "bf16": "bf16-mixed"}
-
-# Collectives time out after this; a rank may wait for another that writes a checkpoint.
-PATIENCE = timedelta(minutes=30)
 # Prefix of torchrun's run id if `launch` started the ranks; the launcher's pid follows.
 LAUNCHED = "launched-by-deltacell-process-"
 # Seconds after which a rank that is stopped (SIGSTOP) is killed, as all others wait for it.
 STOPPED_FOR = 60.0
 # Seconds that a rank has to save after its launcher is gone.
 TO_SAVE = 120.0
-# Slurm's pre-emption and time limit, a terminal's Ctrl-C, and Slurm's early warning.
-STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-# The number for `highest` when it is time to save; lower than any of `STOPPING`.
-SAVE = 1
 # Exceptions of signalled launchers. Their frames hold torchrun's heartbeat, which is not stopped
 # after a signal and would print a stack trace if its own thread held the last reference.
 KEPT: list[BaseException] = []
-
-
-class StopSignals:
-    """Record signals while this context is open; a second Ctrl-C interrupts at once."""
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in STOPPING:
-                self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and self.received == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.received = number
-
-
-def accelerator_of(config: TrainerConfig) -> str:
-    """Return ``cpu`` or ``cuda``, or raise if there are too few devices."""
-    kind = config.accelerator
-    if kind == "auto":
-        kind = "cuda" if torch.cuda.is_available() else "cpu"
-    there = torch.cuda.device_count() if kind == "cuda" else cores()
-    if config.devices > there:
-        what = "GPUs that torch can use" if kind == "cuda" else "cores"
-        what = f"trainer.devices is {config.devices}, but this machine has {there} {what}"
-        raise InputError(what, code="too-few-devices", fix="Set trainer.accelerator=cpu or fewer.")
-    return kind
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def set_threads(config: TrainerConfig) -> None:
-    """Set the number of threads: the config's, OMP_NUM_THREADS, or this rank's share of cores."""
-    # torchrun sets OMP_NUM_THREADS to 1 if it is unset, so there it may not be the user's.
-    by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ and not is_launched()
-    asked = "" if by_torchrun else os.environ.get("OMP_NUM_THREADS", "")
-    by_user = int(asked) if asked.isdecimal() else 0
-    torch.set_num_threads(config.threads or by_user or max(1, cores() // config.devices))
-
-
-def make_fabric(config: Config) -> Fabric:
-    """Return a launched Fabric, which makes this process one rank."""
-    # Only networks need Lightning, which is slow to import.
-    from lightning_fabric import Fabric
-    from lightning_fabric.strategies.ddp import DDPStrategy
-
-    # Lightning logs a line for every process.
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-    trainer = config.trainer
-    kind = accelerator_of(trainer)
-    started = int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else config.ranks
-    if started != config.ranks:
-        what = f"{started} processes, but trainer.devices x trainer.nodes is {config.ranks}"
-        fix = "Set trainer.devices to torchrun's --nproc-per-node."
-        raise InputError(what, code="wrong-number-of-processes", fix=fix)
-    strategy: DDPStrategy | str = "auto"
-    if config.ranks > 1:
-        unused = config.model.leaves_parameters_unused(config.loss)
-        backend = "nccl" if kind == "cuda" else "gloo"
-        options: Any = {"find_unused_parameters": unused, "process_group_backend": backend}
-        strategy = DDPStrategy(timeout=PATIENCE, **options)
-    fabric = Fabric(
-        accelerator=kind,
-        devices=trainer.devices,
-        num_nodes=trainer.nodes,
-        strategy=strategy,
-        precision=PRECISIONS[trainer.precision],  # type: ignore[arg-type]
-    )
-    if kind == "cpu":
-        set_threads(trainer)
-    try:
-        fabric.launch()
-    except dist.DistNetworkError as error:
-        place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
-        what = f"the ranks cannot meet at {place}: {str(error).rstrip()}"
-        fix = "Set MASTER_PORT to a free port on the machine of rank 0, for all ranks."
-        raise InputError(what, code="no-rendezvous", fix=fix) from error
-    return fabric
-
-
-# DDP checks a hook's annotations against its own classes, and ours are strings.
-def sum_gradients(loop, bucket):  # type: ignore[no-untyped-def]
-    """Sum gradients over ranks, because a rank's loss is its share of the batch's."""
-    loop.gradients_ready = time.perf_counter()
-    work = dist.all_reduce(bucket.buffer(), async_op=True)
-    return work.get_future().then(lambda future: future.value()[0])
-
-
-def highest(number: int, group: Any) -> int:
-    """Return the maximum over ranks of 0, `SAVE` or a signal, so that all ranks do the same.
-
-    `group` communicates between hosts, which does not wait for a device; None for one process.
-    """
-    given = torch.tensor(number)
-    if group is not None:
-        dist.all_reduce(given, dist.ReduceOp.MAX, group=group)
-    return int(given)
 
 
 class RankError(DeltacellError):

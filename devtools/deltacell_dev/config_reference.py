@@ -1,4 +1,4 @@
-"""Write docs/reference/config.md anew: ``python tools/config_reference.py``.
+"""Write docs/reference/config.md anew: ``python -m deltacell_dev.config_reference``.
 
 Keys, their values and defaults come from the code, and the choices from the files that ship; what a
 key means is written on the page itself, and kept.
@@ -22,7 +22,7 @@ from deltacell.models.config import ModelConfig
 from deltacell.train.compose import compose
 from deltacell.train.config import GROUPS, Config, choices, keys_of
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "config.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "config.md"
 _DANGO = registry.config_class("dango")()
 UNKNOWN = "?"
 """The meaning of a new key, to be written on the page."""
@@ -34,7 +34,10 @@ def reference(page: str) -> str:
     shipped = [(f"`{group}={n}`", _comment(group, n)) for group in GROUPS for n in choices(group)]
     parts = [head, "## Choices\n\n" + _table(("choice", "what it is"), shipped)]
     keys = [key for key, _ in keys_of(Config) if not key.startswith(("model.", "loss."))]
-    classes = {"": Config, **{name: type(value) for name, value in vars(Config()).items()}}
+    classes: dict[str, type] = {
+        "": Config,
+        **{name: type(value) for name, value in vars(Config()).items()},
+    }
     for part, own in groupby(keys, lambda key: key.rpartition(".")[0]):
         parts.append(_section(page, f"`{part}`" if part else "The run", classes[part], own))
     for group, name, owner in _pluggable():

@@ -1,4 +1,7 @@
-"""Print lines of code, docstrings and comments, and files, by package: ``python tools/size.py``."""
+"""Print files and lines of code, docstrings and comments by package.
+
+It needs no other package: ``python devtools/deltacell_dev/size.py``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import tokenize
 from collections import Counter
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = ("files", "lines", "code", "docstring", "comment", "blank")
 
 
@@ -46,7 +49,7 @@ def count_tree(folder: Path) -> dict[str, Counter[str]]:
 
 def main() -> None:
     """Print the tables."""
-    for name in ("src", "tests"):
+    for name in ("src", "devtools", "tests"):
         counted = count_tree(ROOT / name)
         print(f"{name + '/':<28}" + "".join(f"{column:>11}" for column in COLUMNS))
         for package, found in counted.items():

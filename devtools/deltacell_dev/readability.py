@@ -1,5 +1,6 @@
-"""Measure what makes code slow to read, by package: ``python tools/readability.py [FOLDER]``.
+"""Measure what makes code slow to read, by package.
 
+``python -m deltacell_dev.readability [FOLDER]`` prints a table; the folder is ``src`` by default.
 All measures are taken from syntax trees, so no formatter changes them:
 
 - tuples: assignments of one tuple to another (``a, b = f(x), g(y)``), which are two statements
@@ -25,11 +26,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 VAGUE_NAMES = frozenset(
-    ("about", "asked", "at", "found", "given", "held", "here")
-    + ("made", "mine", "one", "said", "there", "told")
+    (
+        *("about", "asked", "at", "found", "given", "held", "here"),
+        *("made", "mine", "one", "said", "there", "told"),
+    )
 )
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 SIMPLE_STATEMENTS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 # Tools that check the sources; the tests do not use them.
 NOT_USED_BY_TESTS = ("hatchling", "import-linter", "mkdocs", "mypy", "ruff")
 

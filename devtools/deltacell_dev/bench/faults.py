@@ -43,8 +43,6 @@ from deltacell import storage
 from deltacell.api.verbs import rank
 from deltacell.base.errors import DeltacellError, InputError
 from deltacell.bench import process
-from deltacell.bench.habits import KINDS as HABITS
-from deltacell.bench.habits import habits
 from deltacell.cell import Cell, Genes
 from deltacell.data.import_folder import READERS, Imported, import_folder
 from deltacell.models.baselines.boosted_trees import booster, predicted
@@ -57,10 +55,13 @@ from deltacell.ranking.request import read_sets
 from deltacell.ranking.search import read_scored, write_scored
 from deltacell.screen import Screen, Split
 from deltacell.storage.tables import File
+from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose, from_yaml
 from deltacell.train.predictor import load_run
 from deltacell.train.run import train
-from deltacell.train.run_directory import Checkpoints, read_config
+from deltacell.train.run_directory import read_config
+from deltacell_dev.bench.habits import KINDS as HABITS
+from deltacell_dev.bench.habits import habits
 
 Reader = Callable[[Path], Any]
 Cases = Iterator[tuple[Callable[[], Any], Any]]  # calls, and their expected results unless None
@@ -197,7 +198,7 @@ def outcome_of(call: Callable[[], Any], expected: Any = None) -> tuple[str, str]
 #: A file of each format by the name of its reader; a workbook has one line per file in it.
 SAMPLES = {
     Path(file.name).stem: file.read_text("utf-8")
-    for file in sorted(files("deltacell.bench").joinpath("samples").iterdir(), key=str)
+    for file in sorted(files("deltacell_dev.bench").joinpath("samples").iterdir(), key=str)
 }
 
 

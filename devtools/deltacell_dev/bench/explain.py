@@ -14,8 +14,8 @@ import numpy as np
 import yaml  # type: ignore[import-untyped]
 
 from deltacell.bench import process
-from deltacell.bench.simulate import Program, write
 from deltacell.profile.explain import explain
+from deltacell_dev.bench.simulate import Program, write
 
 NOISE = (0.02, 0.05, 0.15)  # spread of the time per step in pairs that differ by noise alone
 
@@ -125,7 +125,7 @@ def _varied(program: Program, seed: int, number: int) -> Program:
 
 def _planted(file: str) -> Iterator[tuple[Case, Mapping[str, tuple[int, int]]]]:
     """Yield the cases of a file, and the ranges from which settings of the second are drawn."""
-    text = files("deltacell.bench").joinpath(file).read_text("utf-8")
+    text = files("deltacell_dev.bench").joinpath(file).read_text("utf-8")
     for block in yaml.safe_load(text):
         for times in block["times"]:
             for row in block["cases"]:

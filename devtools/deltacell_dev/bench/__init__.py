@@ -1,0 +1,1 @@
+"""Benchmarks for developers, run by `deltacell bench` where this package is installed."""

@@ -1,0 +1,129 @@
+"""The metrics of every epoch in TensorBoard, W&B and MLflow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Protocol
+
+from deltacell.base.errors import need
+from deltacell.profile.phases import PhaseTimer
+from deltacell.profile.record import TENSORBOARD
+from deltacell.train.callbacks.base import Callback, EpochResult
+from deltacell.train.config import LoggersConfig
+from deltacell.train.state import TrainingState
+
+PARTS = ("train_", "validation_")
+
+
+class Service(Protocol):
+    """A service that keeps metrics by step."""
+
+    def write(self, metrics: dict[str, float], step: int) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+class LoggerCallback(Callback):
+    """Logs the finite metrics of every epoch, such as ``validation/pearson``."""
+
+    def __init__(self, config: LoggersConfig, run: Path, timer: PhaseTimer) -> None:
+        self.services = build_services(config, run)
+        self.timer = timer
+
+    def after_epoch(self, state: TrainingState, result: EpochResult) -> None:
+        self.timer.switch("logging")
+        metrics = logged_metrics(result.row)
+        for service in self.services:
+            service.write(metrics, state.position.step)
+
+    def close(self) -> None:
+        for service in self.services:
+            service.finish()
+
+
+def logged_metrics(row: Mapping[str, float]) -> dict[str, float]:
+    """Return the finite metrics of an epoch; ``train_loss`` becomes ``train/loss``."""
+    metrics = {}
+    for name, value in row.items():
+        if name in ("epoch", "step") or not math.isfinite(value):
+            continue
+        metrics[name.replace("_", "/", 1) if name.startswith(PARTS) else name] = value
+    return metrics
+
+
+def check_services(config: LoggersConfig) -> None:
+    """Raise for a service whose package is not installed."""
+    wanted = {
+        "tensorboard": config.tensorboard,
+        "wandb": config.wandb,
+        "mlflow": config.mlflow,
+    }
+    for name, is_wanted in wanted.items():
+        if is_wanted:
+            need(name, f"loggers.{name}=true", name)
+
+
+def build_services(config: LoggersConfig, run: Path) -> list[Service]:
+    """Return the services of a config; TensorBoard is one by default, if it is installed."""
+    services: list[Service] = []
+    has_tensorboard = config.tensorboard is None and find_spec("tensorboard") is not None
+    if config.tensorboard or has_tensorboard:
+        services.append(_TensorBoard(run))
+    if config.wandb:
+        services.append(_Wandb(config, run))
+    if config.mlflow:
+        services.append(_MLflow(config, run))
+    return services
+
+
+class _TensorBoard:
+    def __init__(self, run: Path) -> None:
+        from lightning_fabric.loggers.tensorboard import TensorBoardLogger
+
+        self._logger = TensorBoardLogger(run, TENSORBOARD, version="")
+
+    def write(self, metrics: dict[str, float], step: int) -> None:
+        self._logger.log_metrics(metrics, step=step)
+
+    def finish(self) -> None:
+        self._logger.finalize("success")
+
+
+class _Wandb:
+    def __init__(self, config: LoggersConfig, run: Path) -> None:
+        import wandb
+
+        self._run = wandb.init(
+            project=config.project,
+            name=run.name,
+            id=run.name,
+            dir=str(run),
+            mode="offline" if config.offline else "online",
+            resume="allow",
+        )
+
+    def write(self, metrics: dict[str, float], step: int) -> None:
+        self._run.log(metrics, step=step)
+
+    def finish(self) -> None:
+        self._run.finish()
+
+
+class _MLflow:
+    def __init__(self, config: LoggersConfig, run: Path) -> None:
+        import mlflow
+
+        self._mlflow = mlflow
+        if config.offline:
+            mlflow.set_tracking_uri((run / "mlflow").absolute().as_uri())
+        mlflow.set_experiment(config.project)
+        mlflow.start_run(run_name=run.name)
+
+    def write(self, metrics: dict[str, float], step: int) -> None:
+        self._mlflow.log_metrics(metrics, step=step)
+
+    def finish(self) -> None:
+        self._mlflow.end_run()
