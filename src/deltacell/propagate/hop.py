@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -71,7 +72,8 @@ class HopShape:
     @property
     def aggregates(self) -> tuple[Aggregate, ...]:
         """All aggregates, message by message."""
-        return tuple(a for message in self.messages for a in message.aggregates)
+        of_messages = (message.aggregates for message in self.messages)
+        return tuple(chain.from_iterable(of_messages))
 
     @property
     def n_weights(self) -> int:
@@ -144,6 +146,7 @@ class _MessageRows(RowFunction):
         self.parameters = message.parameters
 
     def forward(self, rows: Rows, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the message."""
         return (self._message.forward(rows, inputs[0], inputs[1:]),)
 
     def backward(
@@ -152,6 +155,7 @@ class _MessageRows(RowFunction):
         inputs: Sequence[Tensor],
         gradient: Tensor,
     ) -> Gradients | None:
+        """Return the gradients of the message, if it has them by hand."""
         return self._message.backward(rows, inputs[0], inputs[1:], gradient)
 
 
@@ -176,7 +180,8 @@ class Hop:
     @property
     def parameters(self) -> tuple[Tensor, ...]:
         """The tensors that need a gradient, message by message."""
-        return tuple(p for message in self.messages for p in message.parameters)
+        of_messages = (message.parameters for message in self.messages)
+        return tuple(chain.from_iterable(of_messages))
 
     def sum_of(self, vectors: Tensor, messages: Iterable[Tensor]) -> Tensor:
         """Return the new vectors; the fixed order makes all strategies round alike."""

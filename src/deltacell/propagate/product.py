@@ -219,12 +219,14 @@ def mean_product(matrix: SparseMatrix, x: Tensor) -> Tensor:
 class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, matrix: SparseMatrix) -> Tensor:
+        """Return ``matrix @ x``."""
         ctx.matrix = matrix
         # For tensors that require a gradient the kernel computes more than is needed here.
         return _multiply(matrix, x.detach().contiguous())
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient of x."""
         return _apply(gradient, ctx.matrix.transpose), None
 
 

@@ -120,10 +120,7 @@ class _MessagesOfHop(Work):
         self._messages = hop.messages
         self._chunks = chunks
         self.parameters = hop.parameters
-        self.inputs = [
-            [state[hop.target], *(state[a.source] for a in message.aggregates)]
-            for message in hop.messages
-        ]
+        self.inputs = [_inputs_of(message, state, hop.target) for message in hop.messages]
 
     def forward(self, piece: int, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the sums over the neighbours for each aggregate, and the message."""
@@ -132,6 +129,12 @@ class _MessagesOfHop(Work):
         sums = [product(a.matrix, x) for a, x in zip(message.aggregates, sources, strict=True)]
         received = [a.scaled(total) for a, total in zip(message.aggregates, sums, strict=True)]
         return *sums, message.at_rows(ALL, vectors, received, self._chunks)
+
+
+def _inputs_of(message: Message, state: State, target: str) -> list[Tensor]:
+    """Return the vectors of the target, and those of the sources of each aggregate."""
+    sources = [state[aggregate.source] for aggregate in message.aggregates]
+    return [state[target], *sources]
 
 
 class TileWork(Work, Generic[TileT]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
@@ -72,6 +73,7 @@ class ReadoutTerms(RowFunction):
         self.parameters = list(readout.parameters())
 
     def forward(self, rows: Rows, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the gates and values of genes from their vectors."""
         return self._readout.terms(inputs[0], rows)
 
 
@@ -87,7 +89,7 @@ class Step:
     @property
     def parameters(self) -> list[Tensor]:
         """The tensors that need a gradient."""
-        of_hops = [p for hop in self.hops for p in hop.parameters]
+        of_hops = chain.from_iterable(hop.parameters for hop in self.hops)
         return [*of_hops, *self.readout.parameters()]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
@@ -63,8 +64,7 @@ class Tile:
         }
         means = {
             aggregate.matrix: aggregate
-            for shape in shapes
-            for aggregate in shape.aggregates
+            for aggregate in chain.from_iterable(shape.aggregates for shape in shapes)
             if aggregate.mean and len(lost.by_kind[aggregate.source])
         }
         deleted_sources = {
@@ -211,7 +211,8 @@ class _Memory:
         self.of_wild_type = 4 * wild_type
         # Each thread needs tensors of a mutant's size, the rows of a row-wise function, and sums of
         # the wild type's gradients.
-        weights = [message.n_weights for shape in shapes for message in shape.messages]
+        messages = chain.from_iterable(shape.messages for shape in shapes)
+        weights = [message.n_weights for message in messages]
         n_at_once = min(rows, rows_at_once or rows)
         working = 9 * rows * row + 8 * n_at_once * max(weights) * dtype.itemsize // width
         gradients = 2 * wild_type + sum(weights) * dtype.itemsize

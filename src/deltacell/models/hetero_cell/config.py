@@ -46,6 +46,7 @@ class HeteroCellConfig(ModelConfig):
     mutants: Annotated[str, one_of("true matched none")] = "true"
 
     def build(self, context: BuildContext) -> Predictor:
+        """Return the model, with the strategy that an earlier attempt has recorded."""
         from deltacell.propagate.choose import strategy
 
         choice = (context.recorded.get("propagation") or {}).get("choice")
@@ -61,11 +62,14 @@ class HeteroCellConfig(ModelConfig):
 
     @classmethod
     def upgraded(cls, settings: dict[str, Any], saved_format: int) -> dict[str, Any]:
+        """Return settings of an earlier format in the present one."""
         return null_as_no_features(settings, saved_format)
 
     def gives(self) -> dict[str, int | None]:
+        """Return the intermediate results that a loss can read, with their widths."""
         return {} if self.mutants == "none" else {"z": self.hidden}
 
     def leaves_parameters_unused(self, loss: LossConfig) -> bool:
+        """Return whether some parameters never get a gradient."""
         # No gene reads the last layer of the metabolism.
         return self.metabolism

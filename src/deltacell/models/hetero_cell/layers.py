@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -94,17 +95,16 @@ class GeneLayer(nn.Module):
 
     def hop(self, shape: HopShape, kept: Tensor | None = None) -> Hop:
         """Return the layer as a hop, with the dropout from `draw`."""
+        parameters = self.parameters_by_relation()
         messages: tuple[Message, ...] = tuple(
             GinMessage(
                 aggregates=(aggregate,),
-                parameters=parameters,
+                parameters=parameters[relation],
                 kept=None if kept is None else kept[relation],
                 factor=self.factor,
                 function=self._function,
             )
-            for relation, (aggregate, parameters) in enumerate(
-                zip(shape.aggregates, self.parameters_by_relation(), strict=True)
-            )
+            for relation, aggregate in enumerate(shape.aggregates)
         )
         if self.combine is not None:
             messages = (CombinedMessage.of(messages, self.combine, f"{self.name}.combination"),)
@@ -142,10 +142,15 @@ class CombinedMessage(Message):
     @classmethod
     def of(cls, messages: tuple[Message, ...], combine: nn.Module, name: str) -> CombinedMessage:
         """Return the combination of some messages, each over one aggregate."""
-        aggregates = [aggregate for message in messages for aggregate in message.aggregates]
-        parameters = [parameter for message in messages for parameter in message.parameters]
-        parameters += combine.parameters()
-        return cls(tuple(aggregates), tuple(parameters), messages, combine, name)
+        aggregates = chain.from_iterable(message.aggregates for message in messages)
+        parameters = chain.from_iterable(message.parameters for message in messages)
+        return cls(
+            tuple(aggregates),
+            (*parameters, *combine.parameters()),
+            messages,
+            combine,
+            name,
+        )
 
     def forward(self, rows: Rows, vectors: Tensor, received: Sequence[Tensor]) -> Tensor:
         """Return the combined messages [m, hidden] to some genes."""

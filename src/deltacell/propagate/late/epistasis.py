@@ -9,6 +9,7 @@ genes of a genotype is a number, in which bit i stands for gene i.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import torch
@@ -133,8 +134,7 @@ def _interactions_of_inverse(d: Tensor) -> list[Tensor]:
         parts = subsets_of(whole, n_subsets)
         terms = [
             inverse[smaller] * of_d[part]
-            for smaller in parts[:-1]
-            for part in parts[1:]
+            for smaller, part in product(parts[:-1], parts[1:])
             if smaller | part == whole
         ]
         total = sum((of_d[part] for part in parts), zero)

@@ -135,8 +135,8 @@ class Late(Strategy[LatePlan]):
         shared = terms_of_units(step, plan.shared, chunks, in_double=plan.epistasis)
         n = _sums(plan, single.numerator, shared.numerator)
         q = _sums(plan, single.denominator, shared.denominator)
-        z = n.sum(1) / (1 + q.sum(1)).to(n.dtype)
-        z = z.to(step.wild_type.last[GENE].dtype)
+        denominator = (1 + q.sum(1)).to(n.dtype)
+        z = (n.sum(1) / denominator).to(step.wild_type.last[GENE].dtype)
         if not plan.epistasis:
             return Mutants(z, step.pool.pooled)
         return Mutants(z, step.pool.pooled, _epistasis(plan, n, q.squeeze(2)))
@@ -177,22 +177,24 @@ def _plan_with_epistasis(
     row = terms.units.row
     touching = shared.touching[row]
     n_places = 1 << members.largest
-    by_size = {
-        size: as_indices(np.flatnonzero(members.sizes == size))
-        for size in range(2, members.largest + 1)
-        if (members.sizes == size).any()
-    }
+    place_of_gene = 1 << members.position
     return LatePlan(
         n_mutants,
         single,
         members=as_indices(members.number),
-        member_places=as_indices(members.genotype * n_places + (1 << members.position)),
+        member_places=as_indices(members.genotype * n_places + place_of_gene),
         shared=builder.units(shared.rows[row], deleted=terms.units.deleted, touching=touching),
         further=terms.sums,
         n_places=n_places,
-        sizes=by_size,
+        sizes=_genotypes_by_size(members),
         epistasis=True,
     )
+
+
+def _genotypes_by_size(members: Members) -> dict[int, Tensor]:
+    """Return the genotypes of two genes and more by their number of genes."""
+    sizes = [size for size in np.unique(members.sizes).tolist() if size > 1]
+    return {size: as_indices(np.flatnonzero(members.sizes == size)) for size in sizes}
 
 
 def _sums(plan: LatePlan, single: Tensor, shared: Tensor) -> Tensor:
@@ -200,7 +202,8 @@ def _sums(plan: LatePlan, single: Tensor, shared: Tensor) -> Tensor:
     of_gene = single.new_zeros(plan.single.n_genes, single.shape[1])
     of_gene = of_gene.index_add(0, plan.single.gene, single)
     terms = shared if plan.epistasis else torch.cat([single, shared])
-    further = terms.index_select(0, plan.further.units) * plan.further.signs.to(terms.dtype)
+    signs = plan.further.signs.to(terms.dtype)
+    further = terms.index_select(0, plan.further.units) * signs
     of_members = of_gene.index_select(0, plan.members).to(terms.dtype)
     total = terms.new_zeros(plan.n_mutants * plan.n_places, terms.shape[1])
     total = total.index_add(0, plan.member_places, of_members)
@@ -212,8 +215,9 @@ def _epistasis(plan: LatePlan, n: Tensor, q: Tensor) -> Tensor:
     """Return the epistasis of z from the interactions of N and Q, [b, hidden]."""
     result = torch.zeros_like(n[:, 0])
     for size, genotypes in plan.sizes.items():
-        n_of_size = n.index_select(0, genotypes)[:, : 1 << size]
-        q_of_size = q.index_select(0, genotypes)[:, : 1 << size]
+        n_subsets = 1 << size
+        n_of_size = n.index_select(0, genotypes)[:, :n_subsets]
+        q_of_size = q.index_select(0, genotypes)[:, :n_subsets]
         interaction = stage3.interaction_of_quotient(n_of_size, q_of_size)
         result = result.index_copy(0, genotypes, interaction)
     return result

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
 from scipy.sparse import csr_array, eye_array
 from torch import Tensor
 
-from deltacell.base.arrays import Ints, offsets_of, ragged_positions
+from deltacell.base.arrays import Bools, Ints, offsets_of, ragged_positions
 from deltacell.propagate.hop import GENE, Aggregate, HopShape, MessageShape
 from deltacell.propagate.parallel.chunks import Chunks, RowFunction, Rows, row_wise
 from deltacell.propagate.pool import WildTerms, pool_changes
@@ -151,7 +152,7 @@ class UnitBuilder:
         deleted_over = self._relations_of(deleted)
         touched_over = self._relations_of(touching)
         is_own = (deleted_over >> self._index.own_bit) & 1
-        living: np.ndarray[tuple[int], np.dtype[np.bool_]] = (is_own == 0).all(axis=1)
+        living: Bools = (is_own == 0).all(axis=1)
         messages = []
         first = 0
         for message in self._shape.messages:
@@ -228,6 +229,7 @@ class _Changes(RowFunction):
         self.parameters = list(readout.parameters())
 
     def forward(self, rows: Rows, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the terms of rows in N and Q."""
         vectors, living, *wild = inputs
         return pool_changes(self._readout.terms(vectors, rows), living, WildTerms(*wild))
 
@@ -291,7 +293,8 @@ def _rows(vectors: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
 
 def relations_of(messages: Sequence[MessageShape]) -> list[SparseMatrix]:
     """Return the matrices of all aggregates, message by message."""
-    return [aggregate.matrix for message in messages for aggregate in message.aggregates]
+    aggregates = chain.from_iterable(message.aggregates for message in messages)
+    return [aggregate.matrix for aggregate in aggregates]
 
 
 def as_indices(array: Ints) -> Tensor:

@@ -125,6 +125,7 @@ class _InChunks(Work):
             self.inputs = list(zip(*split, strict=True))
 
     def forward(self, piece: int, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the results of a few rows."""
         return self._function.forward(self._rows[piece], inputs)
 
     def backward(
@@ -133,6 +134,7 @@ class _InChunks(Work):
         inputs: Sequence[Tensor],
         gradient: Tensor | None,
     ) -> Gradients | None:
+        """Return the gradients of the function, if it has them by hand."""
         if gradient is None:
             return None
         return self._function.backward(self._rows[piece], inputs, gradient)

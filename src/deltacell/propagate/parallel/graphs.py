@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -55,13 +56,14 @@ def in_graphs(work: Work, workers: int, kept: int | None = None) -> list[tuple[T
     The graphs of the first `kept` pieces (by default all) are kept for the backward, which
     computes the others again.
     """
-    distinct = {id(tensor): tensor for inputs in work.inputs for tensor in inputs}
+    all_inputs = chain.from_iterable(work.inputs)
+    distinct = {id(tensor): tensor for tensor in all_inputs}
     places = {identity: place for place, identity in enumerate(distinct)}
     n_pieces = len(work.inputs)
     n_kept = n_pieces if kept is None else kept
     job = _Job(
         work=work,
-        places=[[places[id(tensor)] for tensor in inputs] for inputs in work.inputs],
+        places=[_places_of(inputs, places) for inputs in work.inputs],
         n_inputs=len(distinct),
         workers=workers,
         n_kept=n_kept if torch.is_grad_enabled() else 0,
@@ -70,6 +72,10 @@ def in_graphs(work: Work, workers: int, kept: int | None = None) -> list[tuple[T
     results = _InGraphs.apply(job, *distinct.values(), *work.parameters)  # type: ignore[no-untyped-call]
     n_results = len(results) // n_pieces
     return [results[i : i + n_results] for i in range(0, len(results), n_results)]
+
+
+def _places_of(inputs: Sequence[Tensor], places: Mapping[int, int]) -> list[int]:
+    return [places[id(tensor)] for tensor in inputs]
 
 
 def gradients_of(
@@ -123,6 +129,7 @@ class _Job:
         *,
         graph: bool,
     ) -> tuple[Tensor, ...]:
+        """Return the results of a piece, with a graph if wanted."""
         with torch.set_grad_enabled(graph), self.autocast():
             return self.work.forward(piece, [leaves[place] for place in self.places[piece]])
 
@@ -132,6 +139,7 @@ class _Job:
         leaves: Sequence[Tensor],
         gradient: Tensor | None,
     ) -> Gradients | None:
+        """Return the gradients of a piece by hand, or None."""
         with self.autocast():
             inputs = [leaves[place] for place in self.places[piece]]
             return self.work.backward(piece, inputs, gradient)
@@ -145,6 +153,7 @@ class _Job:
 class _InGraphs(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, job: _Job, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Return the results of all pieces, piece by piece."""
         leaves = job.leaves(tensors)
         ctx.job = job
         ctx.leaves = leaves if job.n_kept else None
@@ -161,11 +170,12 @@ class _InGraphs(torch.autograd.Function):
             of_pieces = in_workers(compute, range(len(job.places)), job.workers)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)
-        return tuple(result for results in of_pieces for result in results)
+        return tuple(chain.from_iterable(of_pieces))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the inputs and the parameters, added up over the pieces."""
         job: _Job = ctx.job
         tensors = ctx.saved_tensors
         leaves = ctx.leaves or job.leaves(tensors)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -33,8 +34,11 @@ class Link(NamedTuple):
 
 def links_of(shapes: Iterable[HopShape]) -> tuple[Link, ...]:
     """Return the distinct links of some hops."""
-    links = [Link.of(aggregate, shape.target) for shape in shapes for aggregate in shape.aggregates]
-    return tuple(dict.fromkeys(links))
+    links: dict[Link, None] = {}
+    for shape in shapes:
+        for aggregate in shape.aggregates:
+            links[Link.of(aggregate, shape.target)] = None
+    return tuple(links)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +61,8 @@ class EdgePlan(Plan):
     @property
     def sent_bytes(self) -> int:
         """The bytes of the tensors that are sent for all links."""
-        return sum(tensor.nbytes for tensors in self.sent.values() for tensor in tensors)
+        tensors = chain.from_iterable(self.sent.values())
+        return sum(tensor.nbytes for tensor in tensors)
 
 
 class EdgeStrategy(Strategy[EdgePlan]):
