@@ -74,8 +74,8 @@ def test_wrong_ways_are_rejected(aggregation):
 class KeepsEdges(Late):
     """Deletes genes from the pool, and lets others go on hearing from them."""
 
-    def plan(self, shapes, deleted, device, *, epistasis=False):
-        right = super().plan(shapes, deleted, device, epistasis=epistasis)
+    def plan(self, shapes, deleted, device, **options):
+        right = super().plan(shapes, deleted, device, **options)
         single = replace(right.single, units=_deaf(right.single.units))
         return replace(right, single=single, shared=_deaf(right.shared))
 
@@ -92,8 +92,8 @@ def _deaf(units):
 class Additive(Late):
     """Takes a set for the sum of its genes."""
 
-    def plan(self, shapes, deleted, device, *, epistasis=False):
-        right = super().plan(shapes, deleted, device, epistasis=epistasis)
+    def plan(self, shapes, deleted, device, **options):
+        right = super().plan(shapes, deleted, device, **options)
         return replace(right, further=replace(right.further, signs=0 * right.further.signs))
 
 

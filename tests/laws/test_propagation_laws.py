@@ -193,16 +193,16 @@ class ForgetsLaterLayers(Shared):
 class KeepsReactions(Shared):
     """Deletes genes, and none of the reactions that need them."""
 
-    def plan(self, shapes, deleted, device, *, epistasis=False):
+    def plan(self, shapes, deleted, device, **options):
         genes_only = replace(deleted, nodes={GENE: deleted.nodes[GENE]})
-        return super().plan(shapes, genes_only, device, epistasis=epistasis)
+        return super().plan(shapes, genes_only, device, **options)
 
 
 class KeepsMasks(EdgeMask):
     """Clears no bit of the masks: deleted genes leave the pool alone."""
 
-    def plan(self, shapes, deleted, device, *, epistasis=False):
-        right = super().plan(shapes, deleted, device, epistasis=epistasis)
+    def plan(self, shapes, deleted, device, **options):
+        right = super().plan(shapes, deleted, device, **options)
         return replace(right, sent={k: (torch.ones_like(m),) for k, (m,) in right.sent.items()})
 
 

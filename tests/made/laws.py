@@ -172,7 +172,7 @@ class Dense(Strategy[DensePlan]):
     name = "dense"
     passes = Messages.whole_products
 
-    def plan(self, shapes, deleted, device, *, epistasis=False):
+    def plan(self, shapes, deleted, device, *, epistasis=False, **options):
         return DensePlan(len(deleted), deleted, epistasis)
 
     def wild_type(self, hops, state):

@@ -136,4 +136,4 @@ class OthersAttention(nn.Module):
 
     def _by_head(self, x: Tensor) -> Tensor:
         """Return vectors [b, s, hidden] by head, [b, heads, s, hidden / heads]."""
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return torch.unflatten(x, -1, (self.heads, -1)).transpose(1, 2)

@@ -76,8 +76,13 @@ class Chosen:
     """The strategy of a run that `auto` has chosen; there is one object per run."""
 
     request: Auto
+    device_type: str
     choice: Choice
     strategy: AnyStrategy
+
+    def is_for(self, request: Auto, device: torch.device) -> bool:
+        """Return whether this is the choice for a request on a device."""
+        return self.request is request and self.device_type == device.type
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +102,7 @@ class Auto:
         else:
             choice = Choice(self.choice, Reason.recorded)
         bound = {} if self.max_bytes is None else {"max_bytes": self.max_bytes}
-        return Chosen(self, choice, STRATEGIES[choice.name](**bound))
+        return Chosen(self, device.type, choice, STRATEGIES[choice.name](**bound))
 
 
 STRATEGIES: Mapping[str, Callable[..., AnyStrategy]] = {

@@ -52,11 +52,12 @@ class Delta(TiledStrategy[DeltaTile]):
         deleted: Deleted,
         device: torch.device,
         *,
+        dtype: torch.dtype = torch.float32,
         epistasis: bool = False,
     ) -> TilePlan[DeltaTile]:
         """Return the changed rows of each hop, tile by tile."""
         costs = Costs(gather=self.moved, entry=self.found)
-        width = self.mutants_per_tile(shapes, len(deleted), device)
+        width = self.mutants_per_tile(shapes, len(deleted), device, dtype)
         tiles = [
             delta_tile(shapes, lost, costs, device) for lost in tiles_of(shapes, deleted, width)
         ]

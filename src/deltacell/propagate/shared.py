@@ -84,10 +84,11 @@ class Shared(TiledStrategy[Tile]):
         deleted: Deleted,
         device: torch.device,
         *,
+        dtype: torch.dtype = torch.float32,
         epistasis: bool = False,
     ) -> TilePlan[Tile]:
         """Return the places of deleted nodes, tile by tile."""
-        width = self.mutants_per_tile(shapes, len(deleted), device)
+        width = self.mutants_per_tile(shapes, len(deleted), device, dtype)
         tiles = tuple(Tile.of(shapes, lost) for lost in tiles_of(shapes, deleted, width))
         return TilePlan(len(deleted), tiles)
 

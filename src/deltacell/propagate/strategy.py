@@ -134,6 +134,7 @@ class Strategy(ABC, Generic[PlanT]):
         deleted: Deleted,
         device: torch.device,
         *,
+        dtype: torch.dtype = torch.float32,
         epistasis: bool = False,
     ) -> PlanT:
         """Return how to compute a batch of mutants, as tensors on the host.
@@ -146,6 +147,8 @@ class Strategy(ABC, Generic[PlanT]):
             What each genotype deletes.
         device
             Where the step will run.
+        dtype
+            The precision of the step, which decides how much fits into a bound.
         epistasis
             Whether the step needs the part of z that no smaller set explains.
         """

@@ -6,6 +6,7 @@ node in a mutant is ``node * t + mutant``.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -138,16 +139,43 @@ class TileOptions:
         shapes: Sequence[HopShape],
         n_mutants: int,
         device: torch.device,
+        dtype: torch.dtype,
     ) -> int:
-        """Return the number of mutants of a tile."""
-        if self.tile is not None or self.max_bytes is not None:
-            return self.tile or 1
+        """Return the number of mutants of a tile.
+
+        With a bound it is one on a CPU, whose threads compute several tiles at a time, and as many
+        as fit on other devices.
+        """
+        if self.tile is not None:
+            return self.tile
+        if self.max_bytes is not None:
+            if device.type == "cpu" or not shapes:
+                return 1
+            return self._most_within_bound(shapes, n_mutants, self.max_bytes, device, dtype)
         if device.type != "cpu" or not shapes:
             return max(n_mutants, 1)
         numbers = sizes_of(shapes)[GENE] * max(shape.width for shape in shapes)
         workers = self.workers or workers_for(device, max(n_mutants, 1))
         # No thread is left without mutants.
         return max(1, min(NEAR_NUMBERS // numbers, -(-n_mutants // workers)))
+
+    def _most_within_bound(
+        self,
+        shapes: Sequence[HopShape],
+        n_mutants: int,
+        max_bytes: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> int:
+        """Return the largest tile that keeps the bound; 1 if none does."""
+        rows_at_once = rows_per_call(device, self.rows_at_a_time)
+        sizes = range(1, max(n_mutants, 1) + 1)
+        too_large = bisect_right(
+            sizes,
+            max_bytes,
+            key=lambda size: _Memory(shapes, size, dtype, rows_at_once).least,
+        )
+        return max(1, too_large)
 
     def schedule(
         self,

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from deltacell.propagate.product import SparseMatrix
-
 Value = TypeVar("Value")
+
+
+@runtime_checkable
+class HasTensors(Protocol):
+    """A value that knows which of its parts hold tensors, such as a `SparseMatrix`."""
+
+    def with_tensors(self, function: Callable[[Tensor], Tensor]) -> object:
+        """Return the value with a function applied to its tensors."""
 
 
 class TensorMap:
     """Applies a function to each tensor of nested dataclasses, tuples and mappings.
 
-    A tensor that occurs several times is mapped once, also over several calls. The tensors that a
-    `SparseMatrix` of a plan has ready are mapped, and its arrays are not copied. Other values,
-    among them the keys of mappings, stay as they are.
+    A tensor that occurs several times is mapped once, also over several calls. Values with a method
+    ``with_tensors`` are mapped by it: of a `SparseMatrix` of a plan, the tensors that it has ready.
+    Other values, among them the keys of mappings, stay as they are.
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
@@ -34,7 +40,7 @@ class TensorMap:
     def _of(self, value: object) -> object:
         if isinstance(value, Tensor):
             return self._of_tensor(value)
-        if isinstance(value, SparseMatrix):
+        if isinstance(value, HasTensors):
             return value.with_tensors(self._of_tensor)
         if isinstance(value, tuple):
             items = tuple(self._of(item) for item in value)
@@ -56,6 +62,11 @@ class TensorMap:
 def to_device(device: torch.device | str, *, non_blocking: bool = False) -> TensorMap:
     """Return what copies values to a device."""
     return TensorMap(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+
+def pinned_to_device(device: torch.device) -> TensorMap:
+    """Return what copies values from the host to a device without waiting, each tensor once."""
+    return TensorMap(lambda tensor: tensor.pin_memory().to(device, non_blocking=True))
 
 
 def tensors_in(value: object) -> list[Tensor]:

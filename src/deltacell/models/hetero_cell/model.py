@@ -186,11 +186,14 @@ class HeteroCell(Model):
         self.strategy_for(cell)
 
     def strategy_for(self, cell: Cell) -> AnyStrategy:
-        """Return the strategy of the run, which `auto` chooses at the first call."""
+        """Return the strategy of the run, which `auto` chooses at the first call.
+
+        It chooses again if the model has moved to a device of another kind since.
+        """
         request = self.propagation
         if not isinstance(request, Auto):
             return request
-        if self._chosen is None or self._chosen.request is not request:
+        if self._chosen is None or not self._chosen.is_for(request, self._device):
             self._chosen = request.choose(self.mutant_shapes(cell), self._device)
         return self._chosen.strategy
 
@@ -291,6 +294,7 @@ class HeteroCell(Model):
             self.mutant_shapes(cell),
             deleted,
             self._device,
+            dtype=torch.promote_types(self.encoder.embedding.dtype, torch.float32),
             epistasis=self.epistasis and metabolism is None,
         )
         return PreparedMutants(self, cell, strategy, deleted, plan, lost_together)
@@ -340,6 +344,10 @@ class HeteroCell(Model):
     def facts(self) -> dict[str, Any]:
         """Return the strategy of the run, and why it is this one."""
         request = self.propagation
+        cell = None if self._shapes is None else self._shapes.cell()
+        if cell is not None:
+            # A model begins on the host, and is then moved to the device of the training.
+            self.strategy_for(cell)
         chosen: dict[str, Any]
         if not isinstance(request, Auto):
             chosen = {"name": request.name, "choice": None, "why": "set in the config"}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from deltacell.cell import Cell
 from deltacell.propagate.deleted import Deleted, DeletedNodes
@@ -48,10 +50,13 @@ class PreparedMutants:
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> PreparedMutants:
         """Return the batch on a device."""
+        if self.genotypes.genes.device == torch.device(device):
+            return self
         return self.with_tensors(to_device(device, non_blocking=non_blocking))
 
-    def with_tensors(self, tensor_map: TensorMap) -> PreparedMutants:
-        """Return the batch with all tensors mapped."""
+    def with_tensors(self, function: Callable[[Tensor], Tensor]) -> PreparedMutants:
+        """Return the batch with a function applied to all tensors."""
+        tensor_map = TensorMap(function)
         return replace(
             self,
             deleted=tensor_map(self.deleted),

@@ -90,6 +90,7 @@ class Late(Strategy[LatePlan]):
         deleted: Deleted,
         device: torch.device,
         *,
+        dtype: torch.dtype = torch.float32,
         epistasis: bool = False,
     ) -> LatePlan:
         """Return the units of each gene, and those of the rows that several genes touch."""

@@ -82,6 +82,7 @@ class EdgeStrategy(Strategy[EdgePlan]):
         deleted: Deleted,
         device: torch.device,
         *,
+        dtype: torch.dtype = torch.float32,
         epistasis: bool = False,
     ) -> EdgePlan:
         """Return what the loader sends for a batch of mutants."""
