@@ -18,7 +18,8 @@ from deltacell.models.config import LossConfig
 from deltacell.models.interface import LabelledSets, Prediction, Predictor, TargetScale
 from deltacell.models.pairs import PairCell
 from deltacell.screen import Genotypes
-from deltacell.train.compose import compose, from_yaml, saved_yaml, to_yaml
+from deltacell.train.config.compose import compose
+from deltacell.train.config.saved import from_yaml, saved_yaml, to_yaml
 from deltacell.train.predictor import TrainedPredictor
 
 PACKAGE = Path(deltacell.__file__).parent

@@ -16,16 +16,12 @@ from hydra.core.global_hydra import GlobalHydra
 from deltacell.models import registry
 from deltacell.propagate import STRATEGIES
 from deltacell.screen.split import Method
-from deltacell.train.compose import compose, from_yaml, saved_yaml, to_yaml
-from deltacell.train.config import (
-    PROPAGATIONS,
-    Config,
-    ScheduleConfig,
-    SplitConfig,
-    all_keys,
-    check,
-    choices,
-)
+from deltacell.train.config import Config, ScheduleConfig, SplitConfig
+from deltacell.train.config.checks import check
+from deltacell.train.config.compose import compose
+from deltacell.train.config.keys import all_keys, choices
+from deltacell.train.config.saved import from_yaml, saved_yaml, to_yaml
+from deltacell.train.config.schema import PROPAGATIONS
 from deltacell.train.data import load_data
 from deltacell.train.predictor import build_model
 from deltacell_dev import config_reference
@@ -345,3 +341,14 @@ def test_the_wheel_has_every_config():
     assert len(configs) > 15
     others = {"deltacell/conf/slurm_job.sh", "deltacell/demo/demo.yaml"}
     assert configs | others | {"deltacell/conf/__init__.py"} <= packed
+
+
+def test_the_former_module_warns_and_gives_the_same():
+    from deltacell.train import compose as former
+
+    with pytest.warns(DeprecationWarning, match=r"deltacell\.train\.config\.compose\.compose"):
+        assert former.compose is compose
+    with pytest.warns(DeprecationWarning, match=r"deltacell\.train\.config\.saved\.from_yaml"):
+        assert former.from_yaml is from_yaml
+    with pytest.raises(AttributeError):
+        former.check  # noqa: B018

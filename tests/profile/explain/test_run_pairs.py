@@ -18,7 +18,7 @@ from deltacell.profile.explain.settings import SettingKind
 from deltacell.profile.phase_rows import PHASES, read_phases
 from deltacell.profile.record import Messages, read_run
 from deltacell.report.explain import print_explanation
-from deltacell.train.compose import compose
+from deltacell.train.config.compose import compose
 from deltacell.train.run import train
 
 SHORT = (
