@@ -42,7 +42,7 @@ def _propagation(settings: RunSettings) -> Iterator[str]:
 
 def _same_numbers(speed: str, command: str) -> str:
     return (
-        f"propagation: `propagation=auto` computes the same numbers {speed} on the yeast-sized cell"
+        f"propagation: `model.propagation=auto` computes the same numbers {speed} on the yeast-sized cell"
         f" (`{command}`)."
     )
 
