@@ -42,8 +42,8 @@ def _propagation(settings: RunSettings) -> Iterator[str]:
 
 def _same_numbers(speed: str, command: str) -> str:
     return (
-        f"propagation: `model.propagation=auto` computes the same numbers {speed} on the yeast-sized cell"
-        f" (`{command}`)."
+        f"propagation: `model.propagation=auto` computes the same numbers {speed} on the "
+        f"yeast-sized cell (`{command}`)."
     )
 
 
