@@ -143,7 +143,7 @@ def test_a_config_of_the_old_form_keeps_its_meaning(model):
 
 def test_a_config_of_a_later_form_is_refused(refused):
     text = to_yaml(compose(["model=additive", "data.synthetic=demo"]))
-    refused("newer-config", from_yaml, f"{text}format: 3\n")
+    refused("newer-config", from_yaml, f"{text}format: 4\n")
 
 
 def test_a_loss_fits_what_gives_it_what_it_reads():

@@ -63,8 +63,8 @@ def _conflicts(config: Config) -> Iterator[tuple[Any, ...]]:
     yield named != bool(config.split.studies), either
     size, ranks = data.batch_size, config.ranks
     yield size < ranks, f"data.batch_size={size} is less than the number of processes, {ranks}"
-    bounded = config.max_bytes is not None and config.propagation not in ("auto", "delta")
-    yield bounded, f"max_bytes is for propagation=auto and delta, not {config.propagation}"
+    for sentence in model.conflicts():
+        yield True, sentence
     low, lr = config.schedule.min_lr, config.optimizer.lr
     yield low > lr, f"schedule.min_lr={low:g} is above optimizer.lr={lr:g}"
     kind, traced = config.profiler.kind, config.profiler.trace and config.profiler.with_stack

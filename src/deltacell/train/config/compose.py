@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_module
@@ -20,9 +20,10 @@ from deltacell.base.errors import InputError
 from deltacell.base.text import hydra_text
 from deltacell.cell.readers.networks import CHANNELS
 from deltacell.models import registry
-from deltacell.train.config.checks import checked
+from deltacell.train.config.checks import check, checked
 from deltacell.train.config.errors import Where, readable_errors
 from deltacell.train.config.keys import GROUPS, all_keys
+from deltacell.train.config.moved_keys import ConfigWithMovedKeys, with_present_keys
 from deltacell.train.config.overrides import is_in_mapping, parse_override
 from deltacell.train.config.saved import forget_saved
 from deltacell.train.config.schema import Config
@@ -45,14 +46,21 @@ def compose(overrides: Sequence[str] = (), *, folder: Where = None) -> Config:
             if key not in GROUPS:
                 OmegaConf.update(composed, key, override.value(), force_add=is_in_mapping(key))
         OmegaConf.resolve(composed)
-        return checked(composed)
+        written = cast(ConfigWithMovedKeys, OmegaConf.to_object(composed))
+    config = written.present()
+    settings = written.moved_settings()
+    if settings:
+        return with_settings(config, settings)
+    check(config)
+    return config
 
 
 def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
     """Return a checked config with other values of some keys, such as ``trainer.devices``."""
     changed = OmegaConf.structured(config)
+    present = with_present_keys(settings, config.model)
     with readable_errors():
-        for key, value in settings.items():
+        for key, value in present.items():
             OmegaConf.update(changed, key, value, merge=False)
         return checked(changed)
 
@@ -92,7 +100,7 @@ _shipped = cache(_compose_groups)
 
 @cache
 def _store_schemas(store: ConfigStore) -> None:
-    whole = OmegaConf.structured(Config)
+    whole = OmegaConf.structured(ConfigWithMovedKeys)
     # Otherwise the keys of one model would remain when another is chosen.
     whole.model = whole.loss = "???"
     store.store(group="deltacell", name="config", node=whole)

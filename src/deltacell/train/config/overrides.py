@@ -9,6 +9,7 @@ from hydra.errors import HydraException
 from deltacell.base.errors import InputError
 from deltacell.train.config.errors import unknown_key
 from deltacell.train.config.keys import GROUPS, keys_for
+from deltacell.train.config.moved_keys import MOVED_KEYS
 
 
 def is_in_mapping(key: str) -> bool:
@@ -34,7 +35,7 @@ def parse_override(text: str) -> Override:
         what = f"'{text}' is not of the form KEY=VALUE, with one value and without spaces"
         fix = "Quote special characters for the shell and for Hydra: \"KEY='VALUE'\"."
         raise InputError(what, code="unreadable-override", fix=fix) from error
-    known = any(f"{key}.".startswith(f"{name}.") for key in (*keys_for(name), *GROUPS))
+    known = any(f"{key}.".startswith(f"{name}.") for key in (*keys_for(name), *GROUPS, *MOVED_KEYS))
     known |= is_in_mapping(name)
     if not known or name in ("model.name", "loss.name"):
         raise unknown_key(name)

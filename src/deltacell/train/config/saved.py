@@ -14,6 +14,7 @@ from deltacell.models import registry
 from deltacell.models.config import ModelConfig
 from deltacell.train.config.checks import checked
 from deltacell.train.config.errors import Where, readable_errors
+from deltacell.train.config.moved_keys import MOVED_KEYS, upgraded_model
 from deltacell.train.config.schema import Config
 
 
@@ -67,17 +68,23 @@ def _saved_model(name: Any) -> ModelConfig:
 
 
 _FORMAT = "format"
-_FORMAT_NOW = 2
+_FORMAT_OF_MODEL_KEYS = 3  # the first in which `MOVED_KEYS` are keys of the model
+_FORMAT_NOW = 3
 
 
 def _upgrade(saved: DictConfig, model: ModelConfig) -> None:
     """Change a config that an earlier version saved so that it means the same now."""
     version = saved.pop(_FORMAT, 1)
-    if version not in (1, _FORMAT_NOW):
-        what = f"a config of format {version}; this version reads formats 1 and {_FORMAT_NOW}"
+    if version not in range(1, _FORMAT_NOW + 1):
+        what = f"a config of format {version}; this version reads formats 1 to {_FORMAT_NOW}"
         raise InputError(what, code="newer-config", fix="Use a newer version of deltacell.")
-    settings = OmegaConf.to_container(saved.model)
-    saved.model = model.upgraded(cast(dict[str, Any], settings), version)
+    values = cast(dict[str, Any], OmegaConf.to_container(saved))
+    settings = values["model"]
+    if version < _FORMAT_OF_MODEL_KEYS:
+        settings = upgraded_model(values, model)
+        for key in MOVED_KEYS:
+            saved.pop(key, None)
+    saved.model = model.upgraded(settings, version)
 
 
 def forget_saved() -> None:

@@ -20,8 +20,6 @@ from deltacell.models.config import (
     one_of,
 )
 
-PROPAGATIONS = one_of("shared delta late auto subgraph edge_mask device_mask")
-
 
 @dataclass
 class DataConfig:
@@ -137,8 +135,6 @@ class Config:
     seed: AtLeast0 = 0
     mode: Annotated[str, one_of("train step forward data empty fixed")] = "train"
     mode_steps: AtLeast1 | None = None
-    propagation: Annotated[str, PROPAGATIONS] = "auto"
-    max_bytes: AtLeast1 | None = None
     data: DataConfig = field(default_factory=DataConfig)
     split: SplitConfig = field(default_factory=SplitConfig)
     model: ModelConfig = field(default_factory=lambda: registry.built_in("dango")())
