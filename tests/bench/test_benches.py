@@ -20,6 +20,7 @@ from deltacell import storage
 from deltacell.base.errors import DeltacellError, InputError
 from deltacell.bench import models, process, propagation
 from deltacell.bench import trace as trace_bench
+from deltacell.bench.context import OWN, SHUFFLED, WITH
 from deltacell.cell import Cell
 from deltacell.cli.app import app
 from deltacell.models.hetero_cell.model import HeteroCell
@@ -144,6 +145,7 @@ PREDICT = [name for model in models.LOOPS for name in ("loop", *models.RANKED[mo
 QUICK = {
     "data": ("name", ["columnar", "per_record", "lazy"], "bytes_per_sample"),
     "dango --batch 5 --steps 2": ("variant", ["dense", "closed_form"], "loss"),
+    "context": ("predictor", [OWN, SHUFFLED, WITH], "seen new_unseen seconds"),
     "pairs": ("name", ["columns", "train", "score_all_pairs"], "seconds pairs"),
     "train --steps 2 --repeats 1": ("model", [*models.MODELS], "phase_overhead"),
     "predict --repeats 1": ("variant", PREDICT, "sets_per_s times_the_loop"),

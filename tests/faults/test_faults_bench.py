@@ -12,6 +12,7 @@ import pytest
 
 from deltacell.data.import_folder import READERS
 from deltacell_dev.bench import faults
+from deltacell_dev.bench.received import KINDS as RECEIVED
 
 
 def bench(folder: Path, *words: str) -> list[dict[str, Any]]:
@@ -34,8 +35,11 @@ def test_nothing_is_lost_or_misread_whatever_is_damaged_or_fails(tmp_path: Path)
     kinds = [row["kind"] for row in rows]
     assert {f"fuzz {reader.name}" for reader in READERS} < set(kinds)
     assert {"flip cell", "flip run.json", "fuzz xlsx", "fuzz explanation"} < set(kinds)
-    commands = ["data import", "train", "predict", "evaluate"]
-    assert kinds[-4:] == [f"inject {command}" for command in commands]
+    assert {f"received {kind}" for kind in RECEIVED} < set(kinds)
+    commands = ["data import", "train", "fit trees", "predict", "predict in two processes"]
+    commands += ["evaluate", "start"]
+    disturbed = [f"{how} {command}" for how in ("inject", "kill") for command in commands]
+    assert kinds[-len(disturbed) :] == disturbed
 
 
 def test_what_is_accepted_and_wrong_is_a_failure(

@@ -418,7 +418,7 @@ class HeteroCell(Model):
                 raise InputError(
                     f"propagation '{prepared.strategy.name}' does not compute epistasis",
                     code="not-late",
-                    fix="Set propagation=late, or auto without max_bytes.",
+                    fix="Set model.propagation=late, or auto without model.max_bytes.",
                 )
             intermediate["epistasis"] = mutants.epistasis
         if prepared.lost_together is not None:

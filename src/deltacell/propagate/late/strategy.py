@@ -98,7 +98,7 @@ class Late(Strategy[LatePlan]):
             raise InputError(
                 "propagation 'late' requires deletions that act in one layer over the relations",
                 code="not-late",
-                fix="Set model.mutant_layers=1 and model.metabolism=false, or propagation=auto.",
+                fix="Set model.mutant_layers=1 and model.metabolism=false, or model.propagation=auto.",
             )
         (shape,) = shapes
         index = touch_index(*relations_of(shape.messages))
@@ -163,7 +163,7 @@ def _check_sizes(largest: int, n_genes: int) -> None:
             f"a genotype deletes {largest} of {n_genes} genes; 'late' allows up to {MOST_GENES}, "
             "and fewer than all",
             code="too-many-deleted",
-            fix="Remove the genotype, or set epistasis=False and propagation=delta.",
+            fix="Remove the genotype, or set model.epistasis=false and model.propagation=delta.",
         )
 
 
