@@ -48,9 +48,9 @@ each row once per gene, and not per mutant (`late`).
 
 **Where to read on.** `hop` says what message passing is, `strategy` what a strategy is. `tiles`,
 `shared`, `delta_plan` and `delta` compute mutants tile by tile, and `late` row by row. `choose` is
-the rule of ``model.propagation=auto``. `reference` has the slow strategies that came first, `parallel`
-the threads and the recomputation that make the fast ones fast on a CPU, `transfer` the way to a
-device.
+the rule of ``model.propagation=auto``. `reference` has the slow strategies that came first,
+`parallel` the threads and the recomputation that make the fast ones fast on a CPU, `transfer` the
+way to a device.
 docs/why/mutants-as-differences.md derives the formulas in the same notation.
 """
 

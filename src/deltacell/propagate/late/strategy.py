@@ -98,7 +98,8 @@ class Late(Strategy[LatePlan]):
             raise InputError(
                 "propagation 'late' requires deletions that act in one layer over the relations",
                 code="not-late",
-                fix="Set model.mutant_layers=1 and model.metabolism=false, or model.propagation=auto.",
+                fix="Set model.mutant_layers=1 and model.metabolism=false, or "
+                "model.propagation=auto.",
             )
         (shape,) = shapes
         index = touch_index(*relations_of(shape.messages))
