@@ -301,7 +301,7 @@ class HeteroCell(Model):
         if deleted.epistasis:
             if mutants.epistasis is None:
                 what = f"propagation '{self.propagation.name}' does not compute epistasis"
-                fix = "Set propagation=late, or auto without max_bytes."
+                fix = "Set model.propagation=late, or auto without model.max_bytes."
                 raise InputError(what, code="not-late", fix=fix)
             intermediate["epistasis"] = mutants.epistasis
         if deleted.together is not None:
