@@ -24,8 +24,9 @@ from deltacell.profile.record import RUN_FILE, Status, read_run
 from deltacell.ranking.gene_sets import Pairs
 from deltacell.ranking.status import STATUSES, UNTESTED, Statuses, phenotypes_of
 from deltacell.storage import MANIFEST, remove, sha256_of_file
-from deltacell.train.compose import MODEL, compose, suited_config
 from deltacell.train.config import Config
+from deltacell.train.config.choose_settings import MODEL, suited_config
+from deltacell.train.config.compose import compose
 from deltacell.train.data import TrainingData, load_data
 from deltacell.train.places import Change, changes
 from deltacell.train.predictor import build_fitted
