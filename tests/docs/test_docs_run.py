@@ -33,7 +33,7 @@ from deltacell.evaluation import fitted_baselines
 from deltacell.models import DangoLoss, LossValue
 from deltacell.train import modes
 from deltacell.train import run as running
-from deltacell.train.compose import compose
+from deltacell.train.config.compose import compose
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -19,7 +19,7 @@ from deltacell.ranking.request import (
 from deltacell.ranking.sentences import sentences
 from deltacell.ranking.status import STATUSES
 from deltacell.screen.genotypes import sorted_matrix
-from deltacell.train.compose import compose
+from deltacell.train.config.compose import compose
 from deltacell.train.data import load_data
 from deltacell.train.predictor import TrainedPredictor, build_predictor
 

@@ -19,8 +19,9 @@ from deltacell.base.errors import InputError, did_you_mean
 from deltacell.cell import Cell
 from deltacell.models import registry
 from deltacell.screen import Screen, Split
-from deltacell.train.compose import MODEL, compose, with_settings
 from deltacell.train.config import Config, SplitConfig
+from deltacell.train.config.choose_settings import MODEL
+from deltacell.train.config.compose import compose, with_settings
 from deltacell.train.data import TrainingData, load_data, sources
 from deltacell.train.run import train
 from deltacell.train.run_directory import new_path

@@ -232,8 +232,6 @@ class BuildContext:
     largest_set: int  # genes of the largest genotype of the screen
     merged_relations: Mapping[str, str] = field(default_factory=dict)  # old name -> merged into
     recorded: Mapping[str, Any] = field(default_factory=dict)  # `facts` of an earlier attempt
-    propagation: str = "auto"  # of a model that propagates mutants
-    max_bytes: int | None = None  # bounds its memory
 
     def relations_named(
         self,
