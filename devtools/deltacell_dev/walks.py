@@ -107,7 +107,7 @@ def returns(steps: Sequence[Step]) -> dict[str, int]:
 
 
 def _training(folder: Path) -> Callable[[], object]:
-    from deltacell.train.compose import compose
+    from deltacell.train.config.compose import compose
     from deltacell.train.run import train
 
     return lambda: train(compose([*SETTINGS, f"directory={folder / 'run'}"]))

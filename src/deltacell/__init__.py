@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from deltacell.api.fit import fit
     from deltacell.api.rank import Ranked, rank
     from deltacell.api.run import Run
+    from deltacell.api.start import Started, start
     from deltacell.api.why import ScoreExplanation, why
     from deltacell.base.errors import DeltacellError, InputError
     from deltacell.cell import Cell, Feature, Genes, Metabolism, Relation
@@ -29,6 +30,7 @@ _HOME = {
     "api.fit": ("fit",),
     "api.rank": ("Ranked", "rank"),
     "api.run": ("Run",),
+    "api.start": ("Started", "start"),
     "api.why": ("ScoreExplanation", "why"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
@@ -43,9 +45,10 @@ __all__ += [
     "ScoreExplanation",
     "Screen",
     "Split",
+    "Started",
     "StudyCoverage",
 ]
-__all__ += ["evaluate", "explain", "fit", "rank", "why"]
+__all__ += ["evaluate", "explain", "fit", "rank", "start", "why"]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import deltacell as dc
-from deltacell.api.start import steps
 from deltacell.cli.app import app
 from deltacell.data.import_folder import Imported
 from deltacell.models import registry
@@ -21,7 +20,7 @@ from deltacell.profile import explain as profile_explain
 from deltacell.profile.fit_phases import read_fit_phases
 from deltacell.screen.genotypes import Genotypes
 from deltacell.train.config.choose_settings import suited_config
-from deltacell.train.config.compose import compose, with_settings
+from deltacell.train.config.compose import with_settings
 
 
 def typed(*words: str) -> int:
@@ -306,27 +305,6 @@ def test_settings_suit_the_model_and_the_size_of_the_screen(made, tmp_path, refu
     config = suited_config(["data.synthetic=demo"])[0]
     refused("unknown-key", with_settings, config, {"trainer.epoch": 3})
     refused("out-of-range", with_settings, config, {"trainer.epochs": 0})
-
-
-@pytest.mark.parametrize("model", ["dango", "boosted_trees"])
-def test_start_uses_the_settings_of_the_model_that_is_named(made, tmp_path, model):
-    cell, screen, *_ = made
-    relations = ["physical", "regulatory"]
-    (tmp_path / "tables").mkdir()
-    out, told = tmp_path / "out", []
-    todo = steps(tmp_path / "tables", out, 10, [f"model={model}"], told.append)
-    next(todo)
-    Imported(cell.with_relations(relations), {"few": screen.take(range(60))}).save(out / "data")
-    words = next(todo)[2][1:]
-    config = compose(words)
-    assert config == suited_config(words)[0]
-    if model == "dango":
-        assert config.model.relations == relations
-        assert config.model.lambdas.items() >= dict.fromkeys(relations, 1.0).items()
-        assert config.data.batch_size == 32
-    else:
-        assert config.model == registry.config_class(model)()
-        assert "ranking" in told[0]
 
 
 def test_train_without_an_experiment_picks_one_and_says_so(made, tmp_path, capsys):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,23 +28,33 @@ if TYPE_CHECKING:
 class Run:
     """A trained predictor with its data, in a directory that `fit` or a command made.
 
-    `weights` are ``best`` by validation, ``last``, or the name of a checkpoint.
+    `weights` are ``best`` by validation, ``last``, or the name of a checkpoint; ``loaded`` is the
+    run with these weights, if it is loaded already.
     """
 
-    def __init__(self, path: str | os.PathLike[str], weights: str = "best") -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        weights: str = "best",
+        *,
+        loaded: LoadedRun | None = None,
+    ) -> None:
         self.path = Path(path).absolute()
         self.weights = weights
         self.config: Config = resumed_config(self.path)
+        self._loaded = loaded
 
     @property
     def record(self) -> RunRecord:
         """The contents of ``run.json``."""
         return read_run(self.path)
 
-    @cached_property
+    @property
     def loaded(self) -> LoadedRun:
-        """The predictor with its weights, and its data."""
-        return load_run(self.path, self.weights)
+        """The predictor with its weights, and its data, which are loaded when first asked for."""
+        if self._loaded is None:
+            self._loaded = load_run(self.path, self.weights)
+        return self._loaded
 
     @property
     def history(self) -> History:

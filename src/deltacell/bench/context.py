@@ -26,7 +26,7 @@ from deltacell.evaluation.metrics import Column, Weights, pearson
 from deltacell.models.interface import Study
 from deltacell.models.pairs import PairTrees
 from deltacell.screen import Genotypes, Screen
-from deltacell.train.compose import compose
+from deltacell.train.config.compose import compose
 from deltacell.train.context import check_not_repeated
 from deltacell.train.data import load_data
 from deltacell.train.predictor import load_run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +29,10 @@ from deltacell.train.leaks import likely_leaks
 
 _NAMED_AT_MOST = 3
 _PARTS = ("train", "validation", "test")
+
+
+#: Returns the cell and the screen of a config, as `sources` does.
+ReadSources = Callable[[DataConfig], tuple[Cell, Screen]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,10 +102,18 @@ def draw_zeros(data: TrainingData, ratio: float, seed: int) -> Zeros | None:
     return Zeros(drawn[0], drawn[1], each[0], each[1]) if len(drawn[0]) else None
 
 
-def load_data(config: Config, split: Split | str | os.PathLike[str] | None = None) -> TrainingData:
-    """Load the data of a config; `split` is the split of a run, or its directory."""
+def load_data(
+    config: Config,
+    split: Split | str | os.PathLike[str] | None = None,
+    *,
+    read: ReadSources | None = None,
+) -> TrainingData:
+    """Load the data of a config; `split` is the split of a run, or its directory.
+
+    `read` loads the cell and the screen in place of `sources`, if they are loaded already.
+    """
     asked = config.data
-    cell, loaded = sources(asked)
+    cell, loaded = sources(asked) if read is None else read(asked)
     whole = screen = loaded.on(cell)
     if asked.relations is not None:
         cell = cell.with_relations(asked.relations)
@@ -200,6 +213,7 @@ def make_split(screen: Screen, config: SplitConfig, imported: Path | None = None
 
 
 def sources(config: DataConfig) -> tuple[Cell, Screen]:
+    """Load the cell and the screen of a config, or make synthetic ones."""
     if config.synthetic is not None:
         cell = Cell.synthetic(config.synthetic, seed=config.synthetic_seed)
         n, seed = config.synthetic_genotypes, config.synthetic_seed
