@@ -28,6 +28,7 @@ class Prepared(NamedTuple):
     genotypes: Any  # what `Model.prepare` returns
 
     def to(self, device: torch.device) -> Prepared:
+        """Return the batch on a device; pinned memory lets the copy overlap with other work."""
         if device.type == "cpu":
             return self
         batch = self.batch.pin_memory().to(device, non_blocking=True)
@@ -109,8 +110,8 @@ class Task(nn.Module):
         return self.model(self.cell, prepared.genotypes, wanted=self.loss.reads)
 
     def _loss(self, prediction: Prediction, batch: Batch) -> LossValue:
-        score = prediction.score
-        targets, weights = batch.targets.to(score), batch.weights.to(score)
+        targets = batch.targets.to(prediction.score)
+        weights = batch.weights.to(prediction.score)
         return self.loss(prediction, targets, weights, epoch=self.epoch)
 
 
