@@ -19,7 +19,7 @@ help:
 	@echo "make demo       a made-up cell: train both models, test, explain, rank; then one page"
 	@echo "make test       laws, units, real files, commands (a few minutes)"
 	@echo "make test-full  these and the slow ones: faults, several processes, learning, the docs"
-	@echo "make check      lint, types, the import contract, and a wheel from a clean venv"
+	@echo "make check      lint, types, the import contract, and a wheel that is used"
 	@echo "make docs       the docs as a site in site/, to be read without a network"
 	@echo "make size       lines of code, docstrings and comments by package"
 	@echo "make setup      make .venv; the others do it when it is needed"
@@ -63,7 +63,7 @@ types: setup
 contract: setup
 	$(BIN)/lint-imports --no-cache
 
-wheel:
+wheel: setup
 	PYTHON=$(PYTHON) bash .ci/wheel
 
 check: lint types contract wheel

@@ -20,12 +20,13 @@ from deltacell import storage
 from deltacell.base.errors import DeltacellError, InputError
 from deltacell.bench import models, process, propagation
 from deltacell.bench import trace as trace_bench
+from deltacell.bench.context import OWN, SHUFFLED, WITH
 from deltacell.cell import Cell
 from deltacell.cli.app import app
 from deltacell.models.hetero_cell.model import HeteroCell
 from deltacell.profile.trace.read import read_trace
 from deltacell.profile.trace.trace import Kind
-from deltacell.propagate import STRATEGIES, strategy
+from deltacell.propagate import NAMES, strategy
 from deltacell.report.bench import print_bench
 from deltacell.screen import Genotypes, Loader, Screen, Split
 from deltacell_dev.bench import data, mutants, start
@@ -144,6 +145,7 @@ PREDICT = [name for model in models.LOOPS for name in ("loop", *models.RANKED[mo
 QUICK = {
     "data": ("name", ["columnar", "per_record", "lazy"], "bytes_per_sample"),
     "dango --batch 5 --steps 2": ("variant", ["dense", "closed_form"], "loss"),
+    "context": ("predictor", [OWN, SHUFFLED, WITH], "seen new_unseen seconds"),
     "pairs": ("name", ["columns", "train", "score_all_pairs"], "seconds pairs"),
     "train --steps 2 --repeats 1": ("model", [*models.MODELS], "phase_overhead"),
     "predict --repeats 1": ("variant", PREDICT, "sets_per_s times_the_loop"),
@@ -276,10 +278,10 @@ def test_what_looks_like_an_error_and_is_none_is_explained_where_it_is_printed(
 
 def test_all_strategies_give_the_same() -> None:
     settings: dict[str, Any] = {"cell": "demo", "batch": 3, "layers": 2, "repeats": 1}
-    found = propagation.measure_times(**settings, mutant_layers=1, strategies=list(STRATEGIES))
+    found = propagation.measure_times(**settings, mutant_layers=1, strategies=list(NAMES))
     rows = {row["strategy"]: row for row in found["rows"]}
-    assert list(rows) == [*STRATEGIES, "wild_type"]
-    for name in STRATEGIES:
+    assert list(rows) == [*NAMES, "wild_type"]
+    for name in NAMES:
         row = rows[name]
         assert row["score_diff_over_std"] < 1e-2
         assert row["grad_rel_diff"] < 0.05

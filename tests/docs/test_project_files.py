@@ -10,7 +10,10 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT: dict[str, Any] = PYPROJECT["project"]
+MYPY: dict[str, Any] = PYPROJECT["tool"]["mypy"]
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 CORE = [re.split("[<>=]", one)[0] for one in PROJECT["dependencies"]]
 
 
@@ -23,6 +26,37 @@ def test_the_citation_is_of_this_version() -> None:
     for reference in cited["references"]:
         assert {"type", "title", "authors", "year"} <= set(reference)
         assert re.fullmatch(r"10\.\d{4,9}/\S+", reference.get("doi", "10.1000/1"))
+
+
+def test_the_workflow_runs_every_python_that_the_package_claims() -> None:
+    text = (ROOT / ".github" / "workflows" / "checks.yml").read_text(encoding="utf-8")
+    job = yaml.safe_load(text)["jobs"]["run"]
+    claimed = [one.rpartition(" ")[2] for one in PROJECT["classifiers"] if "Python :: 3." in one]
+    assert job["strategy"]["matrix"]["python"] == claimed
+    assert PROJECT["requires-python"] == f">={claimed[0]}"
+    assert job["steps"][-1]["run"].endswith("bash .ci/run")
+
+
+def test_hooks_run_programs_of_the_venv_on_the_files_that_ci_checks() -> None:
+    text = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    [local] = yaml.safe_load(text)["repos"]
+    assert local["repo"] == "local"
+    hooks = {hook["id"]: hook for hook in local["hooks"]}
+    assert set(hooks) == {"ruff", "ruff-format", "mypy"}
+    assert all(hook["entry"].startswith(".venv/bin/") for hook in hooks.values())
+    checked = re.compile(hooks["mypy"]["files"])
+    for folder in MYPY["files"]:
+        assert checked.match(f"{folder}/package/module.py")
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_a_form_for_issues_asks_for_something_by_unique_names(path: Path) -> None:
+    form = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert {"name", "description", "body"} <= set(form)
+    names = [part["id"] for part in form["body"]]
+    assert len(set(names)) == len(names)
+    assert all(part["attributes"]["label"] for part in form["body"])
+    assert any(part.get("validations", {}).get("required") for part in form["body"])
 
 
 def test_the_page_lists_every_dependency() -> None:

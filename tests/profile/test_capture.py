@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from deltacell.profile.capture import Capture, Window, check_window
 from deltacell.profile.phase_rows import read_phases
 from deltacell.profile.phases import PhaseTimer
+from deltacell.profile.trace.read import read_trace
 
 
 def run(window: Window, folder, steps: int, first: int = 0, **options) -> Capture:
@@ -237,3 +238,14 @@ def test_the_profiler_of_a_rank_writes_nothing_to_the_terminal(tmp_path):
     done = subprocess.run(words, capture_output=True, text=True, env=environment, check=True)
     assert (done.stdout, done.stderr) == ("", "")
     assert files_of(tmp_path) == ["trace-rank0-window0.json.gz"]
+
+
+def test_a_trace_says_how_many_samples_a_step_has(tmp_path):
+    (file,) = run(Window(1, 1, 2, 1), tmp_path, 5).files
+    assert read_trace(file).samples_per_step == 1
+    timer = PhaseTimer()
+    capture = Capture(Window(0, 0, 1, 1), tmp_path / "unknown", timer=timer)
+    capture.start()
+    capture.step()
+    capture.stop()
+    assert read_trace(capture.files[0]).samples_per_step is None

@@ -1,10 +1,11 @@
 """Fault injection: damaged files, hostile input, and commands that are killed or fail.
 
 A *flip* damages a file that the program wrote, a *fuzz* alters a source file, a *habit* changes its
-names as people and spreadsheets do (see `habits`), and an *injection* kills a command, or makes it
-fail, at one of its file operations; see docs/reliability.md. Cases run in forked processes, so a
-crash does not end the benchmark. The parent only imports, because threads of libraries do not
-survive a fork.
+names as people and spreadsheets do (see `habits`), a *received* folder has links or is taken over
+(see `received`), an *injection* kills a command, or makes it fail, at one of its file operations,
+and a *kill* ends it at each of them in turn; see docs/reliability.md. Cases run in forked
+processes, so a crash does not end the benchmark. The parent only imports, because threads of
+libraries do not survive a fork.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ import time
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,12 +58,15 @@ from deltacell.ranking.search import read_scored, write_scored
 from deltacell.screen import Screen, Split
 from deltacell.storage.tables import File
 from deltacell.train.checkpoints import Checkpoints
-from deltacell.train.compose import compose, from_yaml
+from deltacell.train.config.compose import compose
+from deltacell.train.config.saved import from_yaml
 from deltacell.train.predictor import load_run
 from deltacell.train.run import train
 from deltacell.train.run_directory import read_config
 from deltacell_dev.bench.habits import KINDS as HABITS
 from deltacell_dev.bench.habits import habits
+from deltacell_dev.bench.received import KINDS as RECEIVED
+from deltacell_dev.bench.received import received
 
 Reader = Callable[[Path], Any]
 Cases = Iterator[tuple[Callable[[], Any], Any]]  # calls, and their expected results unless None
@@ -71,6 +76,7 @@ OUTCOMES = ("clean", "right", "failures")
 WATCHED = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link")
 MEMORY = Path("/dev/shm")  # used if it exists, because disks are slow
 TIMEOUT = 600  # seconds until a command or the cases of a turn are killed
+POINTS_PER_TURN = 4  # operations at which a turn kills a command, one after the other
 FORK = multiprocessing.get_context("fork")
 
 
@@ -83,7 +89,9 @@ def run(minutes: float = 1.0, seed: int = 0, only: str = "") -> dict[str, Any]:
     """
     kinds = [f"flip {kind}" for kind in flipped()] + [f"fuzz {kind}" for kind in fuzzed()]
     kinds += [f"habit {kind}" for kind in HABITS]
+    kinds += [f"received {kind}" for kind in RECEIVED]
     kinds += [f"inject {name}" for name in COMMANDS]
+    kinds += [f"kill {name}" for name in COMMANDS]
     chosen = [kind for kind in kinds if kind.startswith(tuple(only.split(",")))]
     if not chosen:
         raise InputError(f"no kind begins with {only}: {', '.join(kinds)}", code="no-kind")
@@ -164,13 +172,20 @@ def take_turn(
     found, failures, until = Counter[str](), list[str](), time.monotonic() + seconds
     how, _, what = kind.partition(" ")
     with copied(artefacts) as folder:
-        for call, expected in CASES[how](folder, what, random.Random(f"{kind} {seed}")):
+        for call, expected in _cases(how, folder, what, seed):
             outcome, problem = outcome_of(call, expected)
             found[outcome] += 1
             failures += [f"case {found.total()}: {problem}"] if problem else []
-            if time.monotonic() >= until:
+            if how != "kill" and time.monotonic() >= until:
                 break
     return found, failures
+
+
+def _cases(how: str, folder: Path, what: str, seed: str) -> Cases:
+    """Return the cases of a turn; a seed is that of the benchmark and the turn's number."""
+    if how == "kill":
+        return kills(folder, what, int(seed.rpartition(".")[2]))
+    return CASES[how](folder, what, random.Random(f"{how} {what} {seed}"))
 
 
 @contextmanager
@@ -216,11 +231,28 @@ def write_artefacts(folder: Path) -> None:
     scored = Scored(rng.integers(0, 99, (40, 3)), score, spread)
     write_scored(folder / "work.arrow", scored, {"done": 3})
     rank(folder / "trained", top=5, out=folder / "ranking.parquet", progress=False)
+    write_tables(folder / "tables", screen)
     (folder / "sources").mkdir()
     for name in ("biogrid", "string_physical", "table", "gene_table"):
         (folder / "sources" / f"{name}.txt").write_text(SAMPLES[name])
         if name == "biogrid":  # The command replaces an import of this file alone.
             import_folder(folder / "sources").save(folder / "import")
+
+
+def write_tables(folder: Path, screen: Screen) -> None:
+    """Write a table of pairs and a network, as somebody may have them."""
+    folder.mkdir()
+    names = screen.genes.systematic
+    pairs = [genes.tolist() for genes in screen.genotypes]
+    scores = screen.column("score").tolist()
+    rows = [
+        f"{names[genes[0]]}\t{names[genes[1]]}\t{score}\n"
+        for genes, score in zip(pairs, scores, strict=True)
+        if len(genes) == 2
+    ]
+    (folder / "screen.tsv").write_text("gene1\tgene2\tscore\n" + "".join(rows))
+    edges = [f"{one}\t{other}\n" for one, other in pairwise(names)]
+    (folder / "physical.tsv").write_text("".join(edges))
 
 
 def training(artefacts: Path) -> list[str]:
@@ -418,64 +450,139 @@ class Command(NamedTuple):
     out: str  # the file or directory that it writes
     result: Reader  # returns a key of the output; raises an error if that is damaged
     resume: tuple[str, ...] = ()  # rerun with these words instead if the output exists
+    ranks: int = 1  # processes that share the work, one after the other
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A command, and what an undisturbed run of it does."""
+
+    artefacts: Path
+    command: Command
+    before: str | None  # the key of what the command replaces
+    result: str | None  # the key of what it writes
+    n_operations: int
+
+    @classmethod
+    def of(cls, artefacts: Path, command: Command) -> Experiment:
+        """Run the command without a fault."""
+        with copied(artefacts) as folder:
+            before = result_of(command, folder)
+            ended = carry_out(folder, command.words, ranks=command.ranks)
+            result = result_of(command, folder)
+        if ended.code:
+            raise DeltacellError(f"the command failed without a fault: {ended.output}")
+        return cls(artefacts, command, before, result, ended.n_operations)
+
+    def disturb(self, at: int, fault: str) -> None:
+        """Run the command with a fault at an operation, and again without one.
+
+        Raises
+        ------
+        DeltacellError
+            If the command failed as it should, and the rerun gave the undisturbed result.
+        AssertionError
+            If anything else happened.
+        """
+        with copied(self.artefacts) as folder:
+            ended = carry_out(folder, self.command.words, at, FAULTS[fault], self.command.ranks)
+            problem = self._problem_of_end(folder, ended, fault)
+            if problem is None and ended.code == 0:
+                return
+            problem = problem or self._problem_of_rerun(folder)
+        if problem is not None:
+            raise AssertionError(f"{fault} at operation {at} of {self.n_operations}: {problem}")
+        raise DeltacellError("the command failed and was rerun")
+
+    def _problem_of_end(self, folder: Path, ended: Ended, fault: str) -> str | None:
+        """Return what is wrong after a fault, or None."""
+        is_expected = ended.code in (-signal.SIGKILL, 0) if fault == "kill" else ended.code >= 0
+        if not is_expected:
+            return f"exit code {ended.code}: {ended.output[-200:]}"
+        if "(this is a " in ended.output or "Traceback" in ended.output:
+            return f"reported as a bug: {ended.output[-300:]}"
+        result = result_of(self.command, folder)
+        allowed = [self.result] if ended.code == 0 else [self.before, self.result, UNFINISHED]
+        if result not in allowed:
+            return f"exit code {ended.code} with another result: {result}"
+        return None
+
+    def _problem_of_rerun(self, folder: Path) -> str | None:
+        """Rerun the command without a fault; return what is wrong then, or None."""
+        has_begun = self.command.resume and (folder / self.command.out).exists()
+        words = self.command.resume if has_begun else self.command.words
+        ended = carry_out(folder, words, ranks=self.command.ranks)
+        result = result_of(self.command, folder)
+        if ended.code != 0 or result != self.result:
+            return f"the rerun has exit code {ended.code} or another result: {ended.output[-200:]}"
+        left = [path.name for path in folder.rglob(".*.tmp")]
+        return f"temporary files were left: {left}" if left else None
 
 
 def injections(artefacts: Path, name: str, rng: random.Random) -> Cases:
-    command = COMMANDS[name]
-    with copied(artefacts) as folder:
-        before = result_of(command, folder)
-        code, said, operations = carry_out(folder, command.words)
-        right = result_of(command, folder)
-    if code:
-        raise DeltacellError(f"the command failed without a fault: {said}")
-
-    def injection(at: int, fault: str) -> None:
-        """Raise a `DeltacellError` if the command failed cleanly and could be rerun."""
-
-        def check(holds: bool, problem: str) -> None:
-            if not holds:
-                raise AssertionError(f"{fault} at operation {at} of {operations}: {problem}")
-
-        with copied(artefacts) as folder:
-            code, said, _ = carry_out(folder, command.words, at, FAULTS[fault])
-            ends = code in (-signal.SIGKILL, 0) if fault == "kill" else code >= 0
-            check(ends, f"exit code {code}: {said[-200:]}")
-            is_bug = "(this is a " in said or "Traceback" in said
-            check(not is_bug, f"reported as a bug: {said[-300:]}")
-            found = result_of(command, folder)
-            allowed = (right,) if code == 0 else (before, right, "unfinished")
-            check(found in allowed, f"exit code {code} with another result: {found}")
-            if code == 0:
-                return
-            begun = command.resume and (folder / command.out).exists()
-            code, said, _ = carry_out(folder, command.resume if begun else command.words)
-            again = code == 0 and result_of(command, folder) == right
-            check(again, f"the rerun has exit code {code} or another result: {said[-200:]}")
-            left = [path.name for path in folder.rglob(".*.tmp")]
-            check(not left, f"temporary files were left: {left}")
-        raise DeltacellError("the command failed and was rerun")
-
+    """Yield faults of all kinds at operations drawn at random."""
+    experiment = Experiment.of(artefacts, COMMANDS[name])
     while True:
-        yield partial(injection, 1 + rng.randrange(operations), rng.choice(list(FAULTS))), None
+        at = 1 + rng.randrange(experiment.n_operations)
+        yield partial(experiment.disturb, at, rng.choice(list(FAULTS))), None
+
+
+def kills(artefacts: Path, name: str, turn: int) -> Cases:
+    """Yield kills at the operations of a turn; one turn after the other covers all operations."""
+    experiment = Experiment.of(artefacts, COMMANDS[name])
+    first = turn * POINTS_PER_TURN
+    for point in range(first, first + POINTS_PER_TURN):
+        yield partial(experiment.disturb, 1 + point % experiment.n_operations, "kill"), None
 
 
 def result_of(command: Command, folder: Path) -> str | None:
+    """Return the key of a command's output, None if there is none."""
     if not (folder / command.out).exists():
         return None
     code, found, said = Fork(partial(command.result, folder)).end()
     return f"damaged: {said[-200:]}" if code else str(found)
 
 
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    code: int  # the exit code, negative for a signal
+    output: str
+    n_operations: int  # file operations until it ended
+
+
 def carry_out(
     folder: Path,
-    words: tuple[str, ...],
+    words: Sequence[str],
     at: int = 0,
     number: int | None = None,
-) -> tuple[int, str, int]:
-    """Run a command with a fault at operation ``at``; return exit code, output and operations."""
+    ranks: int = 1,
+) -> Ended:
+    """Run a command with a fault at operation ``at``, counted over all its processes.
 
+    Several ranks run one after the other, the first rank last, because it waits for the others.
+    """
+    code, output, n_operations = 0, "", 0
+    for number_of_rank in reversed(range(ranks)):
+        place = {"RANK": str(number_of_rank), "WORLD_SIZE": str(ranks)} if ranks > 1 else {}
+        ended = _carry_out_rank(folder, words, at - n_operations, number, place)
+        code, output = ended.code, ended.output
+        n_operations += ended.n_operations
+        if code:
+            break
+    return Ended(code, output, n_operations)
+
+
+def _carry_out_rank(
+    folder: Path,
+    words: Sequence[str],
+    at: int,
+    number: int | None,
+    environment: dict[str, str],
+) -> Ended:
     def work() -> tuple[Any, int]:
         os.chdir(folder)
+        os.environ.update(environment)
         operations, ended = inject(folder, at, number), None
         sys.argv = ["deltacell", *words]
         try:
@@ -484,9 +591,9 @@ def carry_out(
             ended = end.code
         return ended, operations()
 
-    code, result, said = Fork(work).end()
-    ended, operations = result or (code, 0)
-    return ended or code, said, operations
+    code, result, output = Fork(work).end()
+    ended, n_operations = result or (code, 0)
+    return Ended(ended or code, output, n_operations)
 
 
 def inject(folder: Path, at: int, number: int | None) -> Callable[[], int]:
@@ -529,10 +636,10 @@ def _import_result(folder: Path) -> str:
     return " ".join([found.cell.checksum, *(s.checksum for s in found.screens.values())])
 
 
-def _train_result(folder: Path) -> str:
-    path = folder / "new"
+def _result_of_run(path: Path) -> str:
+    """Return a key of a run's weights and split."""
     if read_run(path).status is not Status.finished:
-        return "unfinished"
+        return UNFINISHED
     run, state = load_run(path, "last"), Checkpoints(path / "checkpoints").load("last")
     return f"{hash_of_state([state['model'], state['optimizer']])} {run.data.split.checksum}"
 
@@ -542,22 +649,54 @@ def _ranking_result(folder: Path) -> str:
     return hashlib.sha256((folder / "out.parquet").read_bytes()).hexdigest()
 
 
+def _start_result(folder: Path) -> str:
+    """Return a key of the weights, the test and the ranking of `deltacell start`."""
+    results = folder / "started"
+    if not (results / "ranking.html").exists():
+        return UNFINISHED
+    groups = json.loads((results / "evaluation.json").read_text())["groups"]
+    ranking = hashlib.sha256((results / "ranking.parquet").read_bytes()).hexdigest()
+    return f"{_result_of_run(results / 'run')} {ranking} {groups}"
+
+
+UNFINISHED = "unfinished"
 TRAIN = (
     *("train", *training(Path()), "trainer.epochs=2", "trainer.figures_every=2"),
     *("trainer.checkpoint_every_steps=2", "directory=new"),
 )
 IMPORT = ("data", "import", "sources", "--out", "import", "--overwrite")
 PREDICT = ("predict", "trained", "--sets", "pairs", "--top", "50", "--out", "out.parquet")
+FIT = (
+    *("train", "data.cell=cell", "data.screen=screen", "model=pair_trees", "model.rounds=3"),
+    *("split.method=random", "directory=fitted"),
+)
+START = ("start", "tables", "model.rounds=3", "--out", "started", "--top", "5")
 EVALUATE = ("evaluate", "trained", "--baselines", "additive", "--json", "out.json")
 COMMANDS = {
     "data import": Command(IMPORT, "import", _import_result),
-    "train": Command(TRAIN, "new/run.json", _train_result, ("train", "--resume", "new")),
+    "train": Command(
+        TRAIN, "new/run.json", lambda f: _result_of_run(f / "new"), ("train", "--resume", "new")
+    ),
+    "fit trees": Command(
+        FIT,
+        "fitted/run.json",
+        lambda f: _result_of_run(f / "fitted"),
+        ("train", "--resume", "fitted"),
+    ),
     "predict": Command(PREDICT, "out.parquet", _ranking_result),
+    "predict in two processes": Command(PREDICT, "out.parquet", _ranking_result, ranks=2),
     "evaluate": Command(
         EVALUATE,
         "out.json",
         lambda f: json.loads((f / "out.json").read_text())["groups"],
     ),
+    "start": Command(START, "started", _start_result),
 }
 
-CASES = {"flip": flips, "fuzz": fuzzes, "habit": habits, "inject": injections}
+CASES = {
+    "flip": flips,
+    "fuzz": fuzzes,
+    "habit": habits,
+    "received": received,
+    "inject": injections,
+}

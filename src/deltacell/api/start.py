@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from deltacell.base.errors import InputError
-from deltacell.base.files import read_json, write_json
+from deltacell.base.files import TEMPORARY, read_json, write_json
 from deltacell.base.text import duration_text, hydra_text, listed
 from deltacell.models.config import ModelConfig
 from deltacell.models.fitted.gene_sets import GeneOrder
@@ -24,8 +24,9 @@ from deltacell.profile.record import RUN_FILE, Status, read_run
 from deltacell.ranking.gene_sets import Pairs
 from deltacell.ranking.status import STATUSES, UNTESTED, Statuses, phenotypes_of
 from deltacell.storage import MANIFEST, remove, sha256_of_file
-from deltacell.train.compose import MODEL, compose, suited_config
 from deltacell.train.config import Config
+from deltacell.train.config.choose_settings import MODEL, suited_config
+from deltacell.train.config.compose import compose
 from deltacell.train.data import TrainingData, load_data
 from deltacell.train.places import Change, changes
 from deltacell.train.predictor import build_fitted
@@ -218,7 +219,7 @@ def _check_sources(folder: Path, out: Path, *, overwrite: bool) -> None:
     """Raise if there is no folder, or if its files are not those that ``out`` was made from."""
     record = out / SOURCES
     inside = out.resolve().is_relative_to(folder.resolve())
-    full = not record.is_file() and out.exists() and any(out.iterdir())
+    full = not record.is_file() and out.exists() and any(_entries_of(out))
     for wrong, code, what in (
         (not folder.is_dir(), "no-such-folder", f"{folder} is not a folder of tables"),
         (inside, "out-in-sources", "the results would be among the sources; choose another --out"),
@@ -247,6 +248,11 @@ def _check_sources(folder: Path, out: Path, *, overwrite: bool) -> None:
         for path in _files_of(folder)
     }
     write_json(record, {"files": files}, what="the list of sources")
+
+
+def _entries_of(folder: Path) -> Iterator[Path]:
+    """Yield what is in a folder, without the temporary files that a killed process left there."""
+    return (entry for entry in folder.iterdir() if not entry.name.endswith(TEMPORARY))
 
 
 def _differing(folder: Path, record: Any) -> list[str]:

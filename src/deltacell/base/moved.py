@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 #: The last release in which the former names work.
-LAST_RELEASE = "0.1"
+LAST_RELEASE = "0.2"
 
 
 def moved(

@@ -38,7 +38,7 @@ Parts = tuple[list[list[str]], list[str]]
 """Gene sets by name, and the part of a split of each."""
 
 #: A file is read by the first reader that recognises it.
-READERS: tuple[Reader, ...] = (*SCREEN_READERS, *CELL_READERS)
+READERS: tuple[Reader[Any, Any], ...] = (*SCREEN_READERS, *CELL_READERS)
 #: The file of an import with the counts of every source.
 ACCOUNT = "account.json"
 
@@ -297,7 +297,7 @@ class _Files:
     ) -> None:
         self.folder, self._progress, self._done = folder, progress, 0
         self.why: dict[Path, str] = {}
-        self._found: list[tuple[Path, Reader, Any]] = []
+        self._found: list[tuple[Path, Reader[Any, Any], Any]] = []
         asked = {}
         for path in sorted(_files_under(folder)):
             if path.stat().st_size == 0:
@@ -368,7 +368,7 @@ class _Files:
             raise PhenotypeError(what, available, where=self.folder, fix=fix)
         return screens
 
-    def _read(self, path: Path, reader: Reader, form: Any, **options: Any) -> Any:
+    def _read(self, path: Path, reader: Reader[Any, Any], form: Any, **options: Any) -> Any:
         if self._progress is not None:
             self._progress(path.name, self._done, self._total)
         self._done += path.stat().st_size

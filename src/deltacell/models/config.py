@@ -6,7 +6,7 @@ A model's config stands beside it, in a module that `deltacell.models.registry` 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
@@ -83,6 +83,10 @@ class ModelConfig:
         of_cell = (context.cell,) if self.trained_by == "loop" else ()
         predictor: Predictor = self.predictor_class()(*of_cell, **self.options())
         return predictor
+
+    def conflicts(self) -> Iterator[str]:
+        """Yield a sentence for each pair of settings that contradict each other."""
+        yield from ()
 
     def gives(self) -> dict[str, int | None]:
         """Return the intermediate results that a loss can read, with the width of vectors."""

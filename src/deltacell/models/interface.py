@@ -20,7 +20,7 @@ from deltacell.cell import Cell
 from deltacell.models.base import Recorded
 from deltacell.models.config import LARGEST_RELATION
 from deltacell.models.scoring import BatchScorer, Scorer
-from deltacell.screen import Coverage, Genotypes, Screen
+from deltacell.screen import Genotypes, Screen
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,18 +61,28 @@ class TargetScale:
         return scores * self.std + self.mean
 
 
+class StudyPredictor(Protocol):
+    """A trained predictor of a study, on a cell of its own."""
+
+    @property
+    def cell(self) -> Cell: ...
+
+    def predict(self, genotypes: Genotypes) -> Prediction:
+        """Return the predictions in the unit of the study."""
+
+
 @dataclass(frozen=True, eq=False)
 class Study:
-    """Measurements in addition to those of the screen that is predicted, on a scale of their own.
+    """Measurements of others, and optionally a predictor that was trained on them.
 
-    No predictor reads them yet.
+    A study keeps its own scale, sign convention and coverage. Predictors that read context learn
+    how its scores relate to those of the target.
     """
 
     name: str
-    screen: Screen
-    scale: TargetScale
-    noise: float | None = None  # the standard deviation between repeats; None if it is unknown
-    coverage: Coverage | None = None  # which sets the study can have measured
+    screen: Screen  # on any cell; genes are matched by name
+    predictor: StudyPredictor | None = None
+    predictor_checksum: str = ""  # of the weights of the predictor
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +147,9 @@ class Predictor(Recorded):
     reads_conditions: bool = False
     """Whether it takes the conditions of genotypes into account."""
 
+    reads_context: bool = False
+    """Whether it takes other studies into account."""
+
     def __call__(
         self,
         cell: Cell,
@@ -152,6 +165,13 @@ class Predictor(Recorded):
         if genotypes.condition is not None and not self.reads_conditions:
             what = f"{type(self).__name__} does not read the conditions of genotypes"
             raise InputError(what, code="no-conditions", fix="Leave out the conditions.")
+
+    def check_context(self, context: Sequence[Study]) -> None:
+        """Raise for studies that would be ignored."""
+        if context and not self.reads_context:
+            what = f"{type(self).__name__} does not read other studies"
+            fix = "Leave out the context, or use the model pair_trees."
+            raise InputError(what, code="no-context", fix=fix)
 
     def scorer(self, cell: Cell, scale: TargetScale) -> Scorer:
         """Return exact scores, in the unit of the screen, that do not depend on the batch."""
@@ -212,8 +232,6 @@ class BuildContext:
     largest_set: int  # genes of the largest genotype of the screen
     merged_relations: Mapping[str, str] = field(default_factory=dict)  # old name -> merged into
     recorded: Mapping[str, Any] = field(default_factory=dict)  # `facts` of an earlier attempt
-    propagation: str = "auto"  # of a model that propagates mutants
-    max_bytes: int | None = None  # bounds its memory
 
     def relations_named(
         self,

@@ -32,6 +32,7 @@ from deltacell.base.errors import InputError, need
 from deltacell.base.files import new_file
 from deltacell.base.text import count_text
 from deltacell.profile.phases import PhaseTimer
+from deltacell.profile.trace.trace import SAMPLES_PER_STEP
 
 MOST_LINES = 100  # functions or lines of code in the report of a host profiler
 #: A level of ``KINETO_LOG_LEVEL`` above all messages that torch's profiler writes to stderr.
@@ -171,7 +172,8 @@ class Capture(Profiler):
 
     Traces are written to ``trace-rank{rank}-window{k}.json.gz``; ``options`` are those of
     `torch.profiler.profile`. An incomplete window is not written. After a restart, windows that all
-    ranks have are not recorded again. The ``timer`` marks its rows in which the profiler was on.
+    ranks have are not recorded again. The ``timer`` marks its rows in which the profiler was on. A
+    trace says how many samples of this process a step of it has, if the timer knows.
     """
 
     name = "the capture"
@@ -203,13 +205,19 @@ class Capture(Profiler):
                     yield
                     done += 1
                 profiler = self._profiler(step + done)
+                samples: list[int] = []
                 for place in range(recorded):
                     yield
                     done += 1
+                    if place >= window.warmup and self.timer.last_samples is not None:
+                        samples.append(self.timer.last_samples)
                     self.timer.close()
                     self.timer.note_profiler()
                     if place + 1 < recorded:
                         profiler.step()
+                if samples:
+                    per_step = sum(samples) / len(samples)
+                    profiler.add_metadata_json(SAMPLES_PER_STEP, f"{per_step:g}")
                 ended, profiler = profiler, None
                 ended.__exit__(None, None, None)  # type: ignore[no-untyped-call]
                 _write(ended, self._file(self.rank, number))

@@ -36,6 +36,7 @@ class PhaseTimer:
         self._range: torch_profiler.record_function | None = None
         self._profiled = torch_profiler._is_profiler_enabled
         self._rows: list[tuple[Any, ...]] = []  # the COLUMNS after rank and attempt
+        self.last_samples: int | None = None  # of the last row, if there is one
         self._index = _INDEX["other"]
         self._spent = [0] * len(PHASES)
         self._start = self._begin = self._since = clock()
@@ -81,6 +82,7 @@ class PhaseTimer:
         ``samples`` are those of this process alone. The kind is ``train`` for an optimizer step and
         ``between`` for work in between, such as validation.
         """
+        self.last_samples = samples
         now = self._settle()
         profiled = torch_profiler._is_profiler_enabled
         # A trace is started and written between two rows, which counts for the next row.

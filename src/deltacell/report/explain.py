@@ -75,6 +75,9 @@ def markdown_explanation(result: Mapping[str, Any]) -> str:
 
 def _main_table(result: Mapping[str, Any]) -> Piece:
     names = [account["name"] for account in result["accounts"]]
+    if _are_two_programs(result):
+        table = result["tables"][0]
+        return Piece(table["title"], table["columns"], _cells(table), total=True)
     if len(names) == 2:
         short = ["A", "B"] if max(map(len, names)) > 20 else names
         (lead,) = (fall for fall in result["waterfalls"] if fall["per"] == result["lead"])
@@ -90,6 +93,12 @@ def _main_table(result: Mapping[str, Any]) -> Piece:
     # On a narrow terminal, the columns per epoch would fold the names of the rows.
     kept = len(first["columns"]) if console().width >= 100 else 4
     return Piece(first["title"], first["columns"][:kept], [row[:kept] for row in rows])
+
+
+def _are_two_programs(result: Mapping[str, Any]) -> bool:
+    """Return whether the first cause is that two traces are of different programs."""
+    kinds = [cause["kind"] for cause in result["causes"][:1]]
+    return kinds == ["programs"] and result["tables"][0]["key"] == "components"
 
 
 def _short_tables(result: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -216,7 +216,7 @@ class TestHost:
             ],
         )
         assert spent(trace) == {"forward": 10 * ms, "backward": 20 * ms, "other": 70 * ms}
-        bare = "code that records nothing, between aten::randperm and aten::linear"
+        bare = "Python code that records nothing, between aten::randperm and aten::linear"
         assert doing(trace)[bare][1] == 59 * ms
 
     def test_the_wait_for_a_collective_of_the_host_is_communication(self):
@@ -255,10 +255,15 @@ class TestHost:
                 Event("/lib/python3.11/random.py(1): shuffle", 10, 400, Kind.python),
                 Event("torch/serialization.py(900): save", 600, 300, Kind.python),
                 Event("<built-in method write of object at 0x7f12>", 610, 200, Kind.python),
+                Event("src/train.py(44): hook", 910, 80, Kind.python),
+                Event("<built-in function sleep>", 915, 70, Kind.python),
             ],
         )
         found = doing(trace)
-        assert (found["train.py(30): augment"][1], found["torch.save"][1]) == (500, 300)
+        augment = "Python code of augment (train.py, line 30)"
+        assert (found[augment][1], found["torch.save"][1]) == (500, 300)
+        assert found["sleep in hook (train.py, line 44)"][1] == 70
+        assert found["Python code of hook (train.py, line 44)"][1] == 10
 
 
 def item(at: int, length: int, wait: int) -> list[Event]:

@@ -69,6 +69,11 @@ class GeneSets:
         at = ragged_positions(self.offsets[:-1][rows], sizes)
         return GeneSets(self.genes[at], offsets_of(sizes))
 
+    def followed_by(self, others: GeneSets) -> GeneSets:
+        """Return these sets and then the others."""
+        offsets = np.concatenate([self.offsets, self.offsets[-1] + others.offsets[1:]])
+        return GeneSets(np.concatenate([self.genes, others.genes]), offsets)
+
     def total(self, values: AnyArray) -> AnyArray:
         """Return the sum of values over the genes of each set, none of which may be empty."""
         total: AnyArray = np.add.reduceat(values, self.offsets[:-1])

@@ -19,7 +19,7 @@ from deltacell.base.text import Progress
 from deltacell.cell import Cell
 from deltacell.models.fitted.gene_sets import GeneOrder, GeneSets
 from deltacell.models.interface import Prediction, Predictor, Study
-from deltacell.propagate.workers import in_any_worker, one_core, workers_for
+from deltacell.propagate.parallel.threads import in_any_worker, one_core, workers_for
 from deltacell.screen.genotypes import Genotypes
 
 Values = Tensor | AnyArray | Sequence[float]
@@ -109,6 +109,7 @@ class FittedPredictor(Predictor):
 
     history: list[dict[str, float]]
     _order: GeneOrder | None = None
+    _context: tuple[Study, ...] = ()
     _learned: State
     _is_warm = False  # whether a first call has filled the caches
 
@@ -134,8 +135,12 @@ class FittedPredictor(Predictor):
         phase: Phase = untimed,
         context: Sequence[Study] = (),
     ) -> Self:
-        """Learn from the genotypes of the training part and their scores, [batch] each."""
+        """Learn from the genotypes of the training part and their scores, [batch] each.
+
+        The studies of the context are measurements of others, on scales of their own.
+        """
         self.check_conditions(genotypes)
+        self.check_context(context)
         self._order, self.history = None, []
         order = GeneOrder(cell.genes)
         training, held_out = _part(cell, order, genotypes, targets), None
@@ -155,6 +160,7 @@ class FittedPredictor(Predictor):
             context=context,
             condition=genotypes.condition,
         )
+        self._context = tuple(context)
         learned = self._fit(data)
         with phase("columns"):
             return self._use(cell, order, learned)
@@ -176,8 +182,13 @@ class FittedPredictor(Predictor):
         )
         return state
 
-    def load_state_dict(self, cell: Cell, state: State) -> Self:
-        """Load the state of a predictor with the same parameters, for a cell with its genes."""
+    def load_state_dict(self, cell: Cell, state: State, context: Sequence[Study] = ()) -> Self:
+        """Load the state of a predictor with the same parameters, for a cell with its genes.
+
+        The context consists of the studies that it was fitted with.
+        """
+        self.check_context(context)
+        self._context = tuple(context)
         self._order, self.history = None, []
         learned = tree_map(lambda x: x.numpy().copy() if isinstance(x, Tensor) else x, dict(state))
         return self._use(cell, _checked_order(cell, learned.pop("genes")), learned)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +24,7 @@ from deltacell.base.arrays import (
 from deltacell.cell import Cell
 from deltacell.models.baselines.additive import GeneEffects, ridge
 from deltacell.models.fitted.gene_sets import EVERY, GeneOrder, GenePairs, GeneSets, aggregated
-from deltacell.models.fitted.predictor import Part
+from deltacell.models.fitted.predictor import Part, State
 from deltacell.models.gene_vectors import chosen_features, feature_vectors
 from deltacell.models.pairs.messages import (
     PROFILE_WIDTH,
@@ -39,6 +40,7 @@ from deltacell.models.pairs.messages import (
 
 _RANKS, _RANK_AROUND = (8, 24, 48), 24  # of the low-rank columns, and of those over neighbours
 _COMPONENTS = 16  # of a profile, and of a gene's place in the networks, that become columns
+_NUMBERS = ("count", "negative", "factors", "values")  # of the statistics, in a saved state
 _FEW_VOTERS, _FEW_BOTH = 0.1, 0.02  # added to the number of voters, to shrink votes toward 0
 
 
@@ -63,6 +65,21 @@ class Known:
         negative = np.divide(below, count, out=np.full(n_genes, np.nan), where=count > 0)
         residuals = Measured.of(Part(part.sets, part.targets - effects.score(part.sets)), n_genes)
         return cls(effects, count / share, negative, *_factors(residuals), residuals)
+
+    @classmethod
+    def from_state(cls, state: State, part: Part, n_genes: int) -> Known:
+        """Restore what `state` returned, for the same measured sets.
+
+        The decomposition is not computed again, because it may round differently elsewhere.
+        """
+        effects = GeneEffects.from_state(state)
+        residuals = Measured.of(Part(part.sets, part.targets - effects.score(part.sets)), n_genes)
+        numbers = {name: state[name] for name in _NUMBERS}
+        return cls(effects=effects, residuals=residuals, **numbers)
+
+    def state(self) -> State:
+        """Return the numbers that `from_state` needs beside the measured sets."""
+        return {**{name: getattr(self, name) for name in _NUMBERS}, **vars(self.effects)}
 
     @cached_property
     def alike(self) -> Neighbours:
@@ -159,6 +176,12 @@ class PairColumns:
             own.append(_set_vote_columns(votes.larger, sets, effects, around))
         own.append(self.fixed(sets) if fixed is None else fixed)
         return np.concatenate(own, axis=1, dtype=np.float32)
+
+    def for_another_study(self) -> PairColumns:
+        """Return the same columns with a cache of their own, for other measured sets."""
+        other = copy.copy(self)
+        other._around = None
+        return other
 
     def votes(self, measured: Measured, sets: GeneSets, rows: Bools | None = None) -> Votes:
         """Return the votes on sets; for ``rows`` see `pair_votes`."""
@@ -306,8 +329,7 @@ def training_columns(
     """
     n, n_part, sets = columns.n_genes, len(part.sets), part.sets
     if others is not None:
-        offsets = np.concatenate([sets.offsets, sets.offsets[-1] + others.offsets[1:]])
-        sets = GeneSets(np.concatenate([sets.genes, others.genes]), offsets)
+        sets = sets.followed_by(others)
     fixed = columns.fixed(sets)
     found: list[tuple[Floats, Ints]] = []
     votes = columns.votes(Measured.of(part, n), sets)

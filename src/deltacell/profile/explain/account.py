@@ -13,6 +13,8 @@ from deltacell.base.text import ratio_text
 
 OUTSIDE = "outside the steps: "  # prefix of a part of an epoch outside its steps
 SAMPLES = "samples per step"
+SAME_SAMPLES = 0.05  # the last batch of an epoch is short, so the mean depends on the steps counted
+TRACE = "trace"  # the source of an account of traces
 FIT = "fit"  # the source of an account of a fit in one call, which has no steps
 
 
@@ -173,8 +175,9 @@ class EpochRatio:
 class Comparison:
     """Two accounts and the changes from A to B.
 
-    ``steps`` is per sample if both numbers of samples are known, and per step otherwise; ``epochs``
-    and ``epoch_ratio`` are None if an epoch is unknown; ``unequal`` lists the facts that differ.
+    ``steps`` is per sample if both numbers of samples are known, unless both accounts are of
+    traces, and per step otherwise; ``epochs`` and ``epoch_ratio`` are None if an epoch is unknown;
+    ``unequal`` lists the facts that differ.
     """
 
     a: Account
@@ -197,7 +200,10 @@ class Comparison:
 
 
 def compare(a: Account, b: Account) -> Comparison:
-    per = "sample" if a.samples_per_step and b.samples_per_step else "step"
+    # What a trace shows is part of a step.
+    are_traces = a.source == b.source == TRACE
+    has_samples = bool(a.samples_per_step and b.samples_per_step)
+    per = "sample" if has_samples and not are_traces else "step"
     parts = []
     for one in (a, b):
         size = (one.samples_per_step or 1) if per == "sample" else 1
@@ -217,8 +223,9 @@ def _unequal(a: Account, b: Account) -> tuple[str, ...]:
     found = []
     for name in {**facts_a, **facts_b}:
         in_a, in_b = facts_a.get(name), facts_b.get(name)
-        # The last batch of an epoch is short, so the mean depends on the steps counted.
-        near = name == SAMPLES and in_a and in_b and abs(in_a - in_b) <= 0.05 * max(in_a, in_b)
+        near = (
+            name == SAMPLES and in_a and in_b and abs(in_a - in_b) <= SAME_SAMPLES * max(in_a, in_b)
+        )
         if in_a != in_b and not near:
             found.append(f"{name}: {_fact(in_a)} against {_fact(in_b)}")
     return tuple(found)

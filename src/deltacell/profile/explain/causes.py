@@ -291,18 +291,21 @@ class SlowerMachine:
 
 @dataclass(frozen=True)
 class TwoPrograms:
-    """Two different programs, with the largest component that the other one does not have.
+    """Two different programs, with the components that the other one does not have.
 
-    If they have the same components, ``changed`` is the one whose time changed most.
+    If they have the same components, ``changed`` is the one whose time changed most. ``beside`` is
+    a part of the step that belongs to no component and makes much of the gap, such as the wait for
+    other ranks.
     """
 
     a: str
     b: str
-    only_a: Timed | None
-    only_b: Timed | None
+    only_a: tuple[Timed, ...]  # the longest first
+    only_b: tuple[Timed, ...]
     changed: LongerOperation | None
     step_a: float  # seconds
     step_b: float
+    beside: Timed | None = None  # with the change from A to B
 
 
 @dataclass(frozen=True)

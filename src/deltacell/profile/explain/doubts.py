@@ -12,7 +12,7 @@ from deltacell.profile.explain.account import Waterfall
 from deltacell.profile.explain.noise import FEW, Difference
 from deltacell.profile.explain.subject import Subject
 from deltacell.profile.trace.attribution import Attribution
-from deltacell.profile.trace.host import NOT_RECORDED
+from deltacell.profile.trace.host import records_nothing
 from deltacell.profile.trace.trace import Kind
 
 WITHIN = 0.01  # parts that differ from the wall time by a larger share are doubted
@@ -99,8 +99,8 @@ def rank_difference(a: Subject, b: Subject) -> str | None:
 
 def _known(one: Attribution, other: Attribution) -> float:
     """Return the share of the time of one trace in operations that the other has too."""
-    is_unnamed = pl.col("name").str.starts_with("code that records nothing")
-    named = one.doing.filter(~is_unnamed, pl.col("name") != NOT_RECORDED)
+    is_named = [not records_nothing(name) for name in one.doing["name"]]
+    named = one.doing.filter(pl.Series(is_named, dtype=pl.Boolean))
     known = named.join(other.doing, on="name", how="semi")
     whole = int(named["time"].sum())
     return int(known["time"].sum()) / whole if whole else 0.0

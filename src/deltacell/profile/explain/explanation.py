@@ -21,6 +21,7 @@ from deltacell.profile.explain import subject as subjects
 from deltacell.profile.explain.account import (
     FIT,
     OUTSIDE,
+    SAME_SAMPLES,
     Account,
     Comparison,
     Table,
@@ -43,6 +44,7 @@ from deltacell.profile.explain.subject import CATEGORIES, RunTimes, Subject
 from deltacell.profile.explain.tables import (
     category_table,
     change_tables,
+    components_table,
     phase_table,
     trace_tables,
 )
@@ -51,6 +53,7 @@ from deltacell.profile.explain.view import View
 from deltacell.profile.limits import limits_of_fit, limits_sentence
 from deltacell.profile.trace.attribution import RanksAttribution
 from deltacell.profile.trace.device import PARTS
+from deltacell.profile.trace.host import records_nothing
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -119,11 +122,12 @@ def explain(
     progress: Progress | None = None,
 ) -> Explanation:
     """Explain where the time of a run or trace goes, or why B takes longer than A."""
-    same = b is not None and subjects.run_name(Path(a)) == subjects.run_name(Path(b))
-    first = subjects.open_subject(a, name="A" if same else None, progress=progress)
     if b is None:
-        return _explain_fit(first) if first.account.source == FIT else _explain_one(first)
-    second = subjects.open_subject(b, name="B" if same else None, progress=progress)
+        subject = subjects.open_subject(a, progress=progress)
+        return _explain_fit(subject) if subject.account.source == FIT else _explain_one(subject)
+    name_a, name_b = subjects.names_of(Path(a), Path(b))
+    first = subjects.open_subject(a, name=name_a, progress=progress)
+    second = subjects.open_subject(b, name=name_b, progress=progress)
     for subject in (first, second):
         if subject.account.source == FIT:
             what = f"{subject.name} was fitted in one call, without steps to compare"
@@ -150,7 +154,7 @@ def _explain_one(subject: Subject) -> Explanation:
         view = View(subject.name, subject.traces.ranks)
         late = late_rank(subject.traces)
         causes = judge.causes_of_one(view, account.parts, late)
-        sentence = _lead_sentence(causes, subject.name)
+        sentence = _lead_sentence(causes, subject.name, [account])
         tables += trace_tables(subject.traces)
         about = "" if run is None else "By its trace, with the profiler on: "
         evidence = [f"{about}{text}" for text in _trace_evidence(subject.traces, view, late)]
@@ -172,11 +176,18 @@ def _explain_one(subject: Subject) -> Explanation:
     )
 
 
-def _lead_sentence(causes: Sequence[Cause], name: str) -> str:
+def _lead_sentence(causes: Sequence[Cause], name: str, accounts: Sequence[Account]) -> str:
     """Return the first cause, and the second one if it has a large share."""
     leading = [cause for place, cause in enumerate(causes[:2]) if place == 0 or cause.share > MUCH]
     clauses = [sentences.cause_clause(cause, name) for cause in leading]
-    return f"{capital('; '.join(clauses))}."
+    return f"{capital('; '.join(clauses))}{_record_stacks(leading, accounts)}."
+
+
+def _record_stacks(causes: Sequence[Cause], accounts: Sequence[Account]) -> str:
+    """Return a clause on how to see code that records nothing, if a cause is such code."""
+    is_hidden = any(cause.name is not None and records_nothing(cause.name) for cause in causes)
+    has_stacks = all(account.facts.get("with stacks") for account in accounts)
+    return sentences.RECORD_STACKS if is_hidden and not has_stacks else ""
 
 
 def _explain_two_runs(a: Subject, run_a: RunTimes, b: Subject, run_b: RunTimes) -> Explanation:
@@ -238,6 +249,10 @@ def _run_advice(judged: RunsJudgement, name_a: str, a: RunTimes, b: RunTimes) ->
 
 def _pair_tables(a: Subject, b: Subject, views: list[View]) -> list[Table]:
     tables = []
+    if len(views) == 2 and ProgramPair(*views).are_two_programs:
+        samples_a = a.account.samples_per_step
+        samples_b = b.account.samples_per_step
+        tables.append(components_table(views[0], views[1], samples_a, samples_b))
     for subject, key in ((a, "categories_a"), (b, "categories_b")):
         title = f"where the time of {subject.name} goes"
         tables.append(Table(key, title, category_table(subject.account)))
@@ -255,6 +270,12 @@ def _explain_two(a: Subject, b: Subject) -> Explanation:
     causes = judge.causes_of_two(views[0], views[1], compared.steps) if only_traces else []
     noise = _noise(a, b, views if only_traces else [])
     sentence = _pair_sentence(compared, noise, causes)
+    if only_traces and _is_alike(compared.steps, noise):
+        sentence += _different_all_the_same(ProgramPair(*views))
+    per_sample = sentences.per_sample_sentence(a.account, b.account)
+    is_per_step = per_sample is not None and compared.steps.per == "step"
+    if is_per_step and _differ_in_samples(a.account, b.account):
+        sentence += f" {per_sample}"
     ranks = rank_difference(a, b)
     if ranks is not None:
         sentence += f" {sentences.ranks_differ_sentence(ranks)}"
@@ -264,6 +285,7 @@ def _explain_two(a: Subject, b: Subject) -> Explanation:
         [a, b],
         sentence=sentence,
         evidence=list(_pair_evidence(compared, noise, views, causes)),
+        ratios=[per_sample] if per_sample is not None and is_per_step else [],
         advice=advice_on(_large(slower), of_run=b.run is not None),
         doubts=list(doubts_of_two(a, b, compared.steps, noise)),
         causes=causes[:5],
@@ -272,6 +294,26 @@ def _explain_two(a: Subject, b: Subject) -> Explanation:
         lead=compared.steps.per,
         tables=_pair_tables(a, b, views),
     )
+
+
+def _is_alike(fall: Waterfall, noise: Difference | None) -> bool:
+    """Return whether both take the same time, as far as noise allows to tell."""
+    is_noise = noise is not None and not noise.is_beyond
+    return is_noise or (fall.ratio is not None and abs(fall.ratio - 1) <= SAME)
+
+
+def _different_all_the_same(pair: ProgramPair) -> str:
+    """Return a sentence that names two programs that take the same time, or nothing for one."""
+    if not pair.are_two_programs:
+        return ""
+    return f" {sentences.all_the_same_sentence(judge.two_programs(pair))}"
+
+
+def _differ_in_samples(a: Account, b: Account) -> bool:
+    """Return whether a step of one has more samples, by more than a short last batch explains."""
+    samples_a = a.samples_per_step or 0.0
+    samples_b = b.samples_per_step or 0.0
+    return abs(samples_a - samples_b) > SAME_SAMPLES * max(samples_a, samples_b)
 
 
 def _complete(
@@ -325,10 +367,11 @@ def _pair_sentence(compared: Comparison, noise: Difference | None, causes: list[
     is_noise = noise is not None and not noise.is_beyond
     if fall.ratio is None:
         return sentences.no_time_sentence(a, b)
-    if is_noise or abs(fall.ratio - 1) <= SAME:
+    if _is_alike(fall, noise):
         said = sentences.noise_clause(fall, noise, a, b)
     else:
         cause = sentences.cause_clause(causes[0], a) if causes else sentences.parts_clause(fall)
+        cause += _record_stacks(causes[:1], [compared.a, compared.b])
         said = sentences.slower_clause(fall, fall.ratio, noise, cause, a, b)
     epochs = compared.epochs
     ratio = compared.epoch_ratio

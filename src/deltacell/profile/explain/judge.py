@@ -37,7 +37,7 @@ from deltacell.profile.explain.causes import (
 )
 from deltacell.profile.explain.programs import MORE, OperatorChange, ProgramPair, passes_change
 from deltacell.profile.explain.view import Seconds, View
-from deltacell.profile.explain.workload import work_change
+from deltacell.profile.explain.workload import PART_OF_GAP, work_change
 from deltacell.profile.trace.work import NO_OPERATOR
 
 MUCH = 0.10  # a larger share of a step is worth a clause
@@ -49,6 +49,7 @@ OF_MODEL = ("forward", "backward", "loss", "optimizer", "graph preparation", "ot
 OF_STEP = (*OF_MODEL, "gradient communication")
 OF_DEVICE = (CauseKind.compute, CauseKind.idle_launch, CauseKind.idle_host)
 MOSTLY = 0.5  # of a gap
+FEWEST_STEPS = 3  # in which a stall is not in most steps
 SLOWEST_MACHINE = 4.0  # a larger ratio is not that of two machines
 NEAR_PACE = 1.5  # a category whose ratio differs by less from that of all keeps the pace
 KEEPS_PACE = 0.6  # the share of the time that keeps the pace if a machine is slower
@@ -178,7 +179,7 @@ def _other_step(pair: ProgramPair, fall: Waterfall, of_model: Collection[str]) -
     if not fall.gap or by_model / fall.gap < MOSTLY or is_compiled:
         return None
     if pair.are_two_programs:
-        evidence = _two_programs(pair)
+        evidence = two_programs(pair)
         return Cause(CauseKind.programs, None, fall.gap, 1.0, evidence)
     ratio = _ratio_along(pair, fall)
     passes = passes_change(pair, ratio)
@@ -189,12 +190,13 @@ def _other_step(pair: ProgramPair, fall: Waterfall, of_model: Collection[str]) -
     return Cause(kind, None, fall.gap, 1.0, more)
 
 
-def _two_programs(pair: ProgramPair) -> TwoPrograms:
-    only_a = _largest_component(pair.a, pair.b)
-    only_b = _largest_component(pair.b, pair.a)
-    if only_a is None and only_b is None and not pair.share_components:
-        only_a = _largest_operator({o: o.calls_a * o.seconds_a for o in pair.operators_of(pair.a)})
-        only_b = _largest_operator({o: o.calls_b * o.seconds_b for o in pair.operators_of(pair.b)})
+def two_programs(pair: ProgramPair) -> TwoPrograms:
+    """Return what each of two programs does that the other one does not do."""
+    only_a = _own_components(pair.a, pair.b)
+    only_b = _own_components(pair.b, pair.a)
+    if not only_a and not only_b and not pair.share_components:
+        only_a = _longest_operator({o: o.calls_a * o.seconds_a for o in pair.operators_of(pair.a)})
+        only_b = _longest_operator({o: o.calls_b * o.seconds_b for o in pair.operators_of(pair.b)})
     return TwoPrograms(
         a=pair.a.name,
         b=pair.b.name,
@@ -203,23 +205,38 @@ def _two_programs(pair: ProgramPair) -> TwoPrograms:
         changed=_changed_component(pair),
         step_a=float(np.mean(pair.a.times)) / 1e9,
         step_b=float(np.mean(pair.b.times)) / 1e9,
+        beside=_beside_components(pair),
     )
 
 
-def _largest_component(view: View, other: View) -> Timed | None:
-    """Return the range or module with the most time that the other program does not have."""
-    own = {
-        name: seconds
-        for name, seconds in view.by("components").items()
-        if name != NO_OPERATOR and name not in other.by("components")
-    }
-    name = largest(own)
-    return None if name is None else Timed(name.removeprefix(MODULE), own[name])
+def _own_components(view: View, other: View) -> tuple[Timed, ...]:
+    """Return the components that the other program does not have, the longest first."""
+    elsewhere = other.by("components").keys()
+    own = [
+        Timed(name, seconds)
+        for name, seconds in view.step_parts.components.items()
+        if name not in elsewhere and f"{MODULE}{name}" not in elsewhere
+    ]
+    return tuple(sorted(own, key=lambda component: (-component.seconds, component.name)))
 
 
-def _largest_operator(seconds: Mapping[OperatorChange, float]) -> Timed | None:
+def _longest_operator(seconds: Mapping[OperatorChange, float]) -> tuple[Timed, ...]:
     operator = max(seconds, key=lambda operator: (seconds[operator], operator.name), default=None)
-    return None if operator is None else Timed(operator.name, seconds[operator])
+    return () if operator is None else (Timed(operator.name, seconds[operator]),)
+
+
+def _beside_components(pair: ProgramPair) -> Timed | None:
+    """Return the part of a step in no component that makes much of the gap, if there is one.
+
+    Without components, the work of the model is in none of them, so only the rest of a step counts.
+    """
+    fall = Waterfall.between("step", pair.a.step_parts.others, pair.b.step_parts.others)
+    gap = float(np.mean(pair.b.times) - np.mean(pair.a.times)) / 1e9
+    of_model = {*OF_MODEL, *OF_DEVICE}
+    rest = [bar for bar in fall.bars if bar.change * gap > 0 and bar.part not in of_model]
+    if not rest or rest[0].change / gap < PART_OF_GAP:
+        return None
+    return Timed(rest[0].part, rest[0].change)
 
 
 def _changed_component(pair: ProgramPair) -> LongerOperation | None:
@@ -362,7 +379,8 @@ def _host_changes(pair: ProgramPair, fall: Waterfall) -> list[Cause]:
         causes[0] = Cause(other_work.kind, None, first.seconds, first.share, evidence)
         return causes
     more_calls = _more_calls_of(pair, first, sign) if is_of_model else None
-    if is_of_model and more_calls is None and pair.one_calls_more:
+    is_unlike = is_of_model and more_calls is None and pair.one_calls_more
+    if is_unlike and not _is_code_of_most_steps(pair, first, fall.gap):
         causes.insert(0, _unlike_calls(pair, first, along[0], fall, ratio))
         return causes
     explained_by_pace = (pace - 1) * fall.a / fall.gap
@@ -397,6 +415,26 @@ def _more_calls_of(pair: ProgramPair, cause: Cause, sign: int) -> MoreCalls | No
         return None
     slower = pair.b if sign > 0 else pair.a
     return MoreCalls(name, calls_a, calls_b, slower.name)
+
+
+def _is_code_of_most_steps(pair: ProgramPair, cause: Cause, gap: float) -> bool:
+    """Return whether code that is no operator makes most of a gap in most steps.
+
+    More calls of operators take more of the Python around them, so only the time beyond the ratio
+    of all calls counts. A stall, which a busy machine may cause, is not in most steps.
+    """
+    name = cause.name
+    is_operator = name in pair.a.operator_names or name in pair.b.operator_names
+    if name is None or is_operator or not isinstance(cause.evidence, GapShare):
+        return False
+    slower, faster = (pair.b, pair.a) if gap > 0 else (pair.a, pair.b)
+    if len(slower.times) < FEWEST_STEPS:
+        return False
+    calls_a, calls_b = pair.all_calls
+    more_calls = calls_b / calls_a if gap > 0 else calls_a / calls_b
+    in_slower = float(np.median(slower.steps_of(name)))
+    in_faster = float(np.median(faster.steps_of(name)))
+    return in_slower - max(more_calls, 1.0) * in_faster >= MOSTLY * abs(gap)
 
 
 def _unlike_calls(

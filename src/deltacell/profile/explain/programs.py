@@ -126,6 +126,16 @@ class ProgramPair:
         return common_ratio_of_calls(self.a.calls.nodes, self.b.calls.nodes)
 
     @cached_property
+    def some_nodes_stay(self) -> bool:
+        """Whether some nodes of the graph run as often in both, as those of the loss do.
+
+        With more layers they do, and with more passes they do not.
+        """
+        in_a = self.a.calls.nodes
+        in_b = self.b.calls.nodes
+        return any(_same(in_b[name], in_a[name]) for name in in_a if name in in_b)
+
+    @cached_property
     def forward(self) -> CommonRatio | None:
         """How many more operators B calls outside the backward and the optimizer."""
         return common_ratio_of_calls(*self.calls(CallGroup.forward))
@@ -235,9 +245,8 @@ def passes_change(pair: ProgramPair, ratio: float) -> tuple[CauseKind, float] | 
     runs = _ratio(pair.a.calls.runs_per_node, pair.b.calls.runs_per_node)
     has_all_nodes = nodes.share >= AS_OFTEN
     has_all_operators = forward.share >= AS_OFTEN
-    # With more layers, the nodes of the loss are as many as before.
     is_as_often = has_all_nodes and has_all_operators and _same(nodes.ratio, forward.ratio)
-    if is_as_often and nodes.share > 0.999 and _is_more(nodes.ratio, ratio):
+    if is_as_often and not pair.some_nodes_stay and _is_more(nodes.ratio, ratio):
         return CauseKind.passes, nodes.ratio
     if _is_more(runs, ratio) and _same(forward.ratio, 1.0):
         return CauseKind.backward_passes, runs

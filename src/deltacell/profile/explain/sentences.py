@@ -5,10 +5,13 @@ Names of operations come from untrusted files, so they are shown with `short_nam
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from deltacell.base.text import (
+    capital,
     change_text,
     count_text,
     listed,
@@ -56,6 +59,8 @@ from deltacell.profile.explain.setting_sentences import (
 )
 from deltacell.profile.explain.split import Split
 from deltacell.profile.phase_rows import Uneven
+
+MORE_THAN_ALL = 1.005  # a larger share of a gap means that other parts change the other way
 
 # A cause of one trace: where its step goes.
 
@@ -148,10 +153,42 @@ def operation_text(name: str, *, on_device: bool) -> str:
 
 
 def kernel_name(name: str) -> str:
-    plain = name.removeprefix("void ")
+    """Return the name of a kernel as a person says it, or that of an operator as it is.
+
+    Left out are template arguments, namespaces and the suffixes of variants; what a generic kernel
+    of PyTorch computes is added, such as ``elementwise_kernel (add)``.
+    """
+    plain = name[:MOST_OF_NAME].removeprefix("void ").replace("(anonymous namespace)::", "")
     short = re.split(r"[<(]", plain, maxsplit=1)[0].strip()
-    is_copy = plain.startswith(("Memcpy", "Memset"))
-    return short_name(plain if not short or is_copy else short)
+    if not short or plain.startswith(("Memcpy", "Memset")):
+        return short_name(plain)
+    collective = _COLLECTIVE.match(short)
+    if collective is not None:
+        return short_name(f"{collective['library'].upper()} {collective['name']}")
+    if "::" in short and short != plain:
+        short = short.rpartition("::")[2]
+    functor = _FUNCTOR.search(plain) if short in _GENERIC else None
+    if functor is None:
+        return short_name(short)
+    computes = functor["cuda"] or functor["camel"] or functor["snake"]
+    return short_name(f"{short} ({computes.lower()})")
+
+
+MOST_OF_NAME = 2000  # characters of a name that are looked at
+_COLLECTIVE = re.compile(r"^(?P<library>[nr]ccl)(?:Dev)?Kernel_(?P<name>[A-Za-z]+?)_")
+_GENERIC = {
+    "elementwise_kernel",
+    "vectorized_elementwise_kernel",
+    "unrolled_elementwise_kernel",
+    "reduce_kernel",
+    "multi_tensor_apply_kernel",
+}
+# The functor of a generic kernel, such as CUDAFunctor_add, MulFunctor, MeanOps or relu_kernel_cuda.
+_FUNCTOR = re.compile(
+    r"CUDAFunctor(?:On\w+?)?_(?P<cuda>\w+)"
+    r"|\b(?P<camel>[A-Za-z]+)(?:Functor|Ops)\b"
+    r"|\b(?P<snake>\w+?)_(?:kernel_)?cuda\b",
+)
 
 
 # Ranks.
@@ -233,11 +270,9 @@ def part_of_gap(label: str, change: float, gap: float) -> str:
 
 def _rest_of_gap(change: float, gap: float) -> str:
     share = change / gap
-    text = f", {share_text(share)} of the gap"
-    if share > 1.005:
-        rest = change_text(gap - change)
-        text += f", more than all of it because the other parts account for {rest}"
-    return text
+    if share > MORE_THAN_ALL:
+        return f", and all other parts together for {change_text(gap - change)}"
+    return f", {share_text(share)} of the gap"
 
 
 def detail_clause(detail: Detail) -> str:
@@ -307,14 +342,18 @@ def _slower_machine(slower: SlowerMachine) -> str:
 
 
 def _two_programs(programs: TwoPrograms) -> str:
+    beside = ""
+    if programs.beside is not None:
+        label = DEVICE_PARTS.get(programs.beside.name, programs.beside.name)
+        beside = f"; beside them, {label} accounts for {change_text(programs.beside.seconds)}"
     clauses = []
-    if programs.only_b is not None:
-        clauses.append(_component(programs.only_b, programs.b, programs.step_b))
-    if programs.only_a is not None:
-        clauses.append(_component(programs.only_a, programs.a, programs.step_a))
+    if programs.only_b:
+        clauses.append(_components(programs.only_b, programs.b, programs.step_b))
+    if programs.only_a:
+        clauses.append(_components(programs.only_a, programs.a, programs.step_a))
     if clauses:
         components = f"{' and '.join(clauses)}, without a counterpart in the other"
-        return f"they are different programs; {components}"
+        return f"they are different programs; {components}{beside}"
     if programs.changed is not None:
         name = short_name(programs.changed.name)
         before = seconds_text(programs.changed.before)
@@ -324,10 +363,21 @@ def _two_programs(programs: TwoPrograms) -> str:
     return "they are different programs, with other operators, called in other numbers"
 
 
-def _component(component: Timed, program: str, step: float) -> str:
-    share = share_text(component.seconds / step)
-    time = seconds_text(component.seconds)
-    return f"{short_name(component.name)} takes {share} of a step of {program} ({time})"
+def _components(components: Sequence[Timed], program: str, step: float) -> str:
+    """Return how much of a step the components of one program take, with the longest two."""
+    seconds = math.fsum(component.seconds for component in components)
+    # Layers differ in their number alone.
+    kinds = Counter(re.sub(r"[_.]?\d+$", "", component.name) for component in components)
+    named = [
+        short_name(components[0].name if len(components) == 1 else kind)
+        + (f" ({number} times)" if number > 1 else "")
+        for kind, number in [*kinds.items()][:2]
+    ]
+    if len(kinds) > 2:
+        named.append(f"{len(kinds) - 2} more")
+    takes = "takes" if len(components) == 1 else "take"
+    share = share_text(seconds / step)
+    return f"{listed(named)} {takes} {share} of a step of {program} ({seconds_text(seconds)})"
 
 
 def _more_passes(passes: MorePasses) -> str:
@@ -373,6 +423,8 @@ def _unlike_calls(unlike: UnlikeCalls) -> str:
     )
 
 
+RECORD_STACKS = "; record with_stack=True to see it"
+
 # The comparison of two.
 
 
@@ -408,11 +460,28 @@ def slower_clause(
     return f"{longer} {_against(fall)}{some_steps}: {cause}"
 
 
+def per_sample_sentence(a: Account, b: Account) -> str | None:
+    """Return how long a sample takes in two accounts; None if the samples of one are unknown."""
+    if not a.sample_s or not b.sample_s:
+        return None
+    ratio = ratio_text(b.sample_s / a.sample_s)
+    times = f"{seconds_text(b.sample_s)} against {seconds_text(a.sample_s)}"
+    sizes = f"{b.samples_per_step:,.4g} and {a.samples_per_step:,.4g} samples per step"
+    if a.samples_per_step == b.samples_per_step:
+        sizes = f"both have {a.samples_per_step:,.4g} samples per step"
+    return f"Per sample, {b.name} takes {ratio} as long as {a.name} ({times}; {sizes})."
+
+
+def all_the_same_sentence(programs: TwoPrograms) -> str:
+    """Return that two programs differ although their times do not."""
+    return f"{capital(_two_programs(programs))}."
+
+
 def parts_clause(fall: Waterfall) -> str:
     """Return the parts that make the gap, the largest first."""
     lead, *others = [bar for bar in fall.bars if bar.change * fall.gap > 0]
     text = part_of_gap(lead.part, lead.change, fall.gap)
-    if lead.change / fall.gap > 1.005:
+    if lead.change / fall.gap > MORE_THAN_ALL:
         return text
     links = iter((", followed by ", " and "))
     for bar in others[:2]:

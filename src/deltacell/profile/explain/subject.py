@@ -14,7 +14,7 @@ import polars as pl
 from deltacell.base.errors import InputError
 from deltacell.base.text import Progress, capital, short_name
 from deltacell.profile.explain import sentences
-from deltacell.profile.explain.account import FIT, Account
+from deltacell.profile.explain.account import FIT, TRACE, Account
 from deltacell.profile.explain.settings import RunSettings
 from deltacell.profile.fit_phases import read_fit_phases
 from deltacell.profile.phase_rows import PhaseSummary
@@ -124,7 +124,8 @@ def open_subject(
     name = name or run_name(folder)
     if not (folder / RUN_FILE).is_file():
         traces = RanksAttribution(read_traces(path, progress=progress))
-        return Subject(path, _trace_account(traces, name), traces=traces)
+        samples = traces.samples_per_step or _samples_of_run(path)
+        return Subject(path, _trace_account(traces, name, samples), traces=traces)
     record = read_run(folder)
     fit_phases = read_fit_phases(folder / PHASES)
     if not fit_phases.is_empty():
@@ -135,6 +136,36 @@ def open_subject(
     found = RanksAttribution(read_traces(folder, progress=progress)) if has_traces else None
     notices = tuple(f"Trace: {notice}" for notice in (found.notices if found else ()))
     return Subject(folder, _run_account(times, name, notices), times, found)
+
+
+def _samples_of_run(path: Path) -> float | None:
+    """Return the samples per step of the run in which traces lie, or None if they lie elsewhere.
+
+    Traces of earlier versions do not say it themselves.
+    """
+    traces = path.parent if path.is_file() else path
+    if traces.name != TRACES or not (traces.parent / RUN_FILE).is_file():
+        return None
+    record = read_run(traces.parent)
+    if record.batch_size is None:
+        return None
+    return float(record.batch_size * (record.accumulate or 1))
+
+
+def names_of(a: Path, b: Path) -> tuple[str, str]:
+    """Return the names of two runs or traces.
+
+    If their own names are equal, they are called by the first part in which their paths differ, or
+    A and B if there is none.
+    """
+    name_a = run_name(a)
+    name_b = run_name(b)
+    if name_a != name_b:
+        return name_a, name_b
+    for part_a, part_b in zip(a.resolve().parts, b.resolve().parts, strict=False):
+        if part_a != part_b:
+            return short_name(part_a), short_name(part_b)
+    return "A", "B"
 
 
 def run_name(path: Path) -> str:
@@ -207,7 +238,7 @@ def _fit_account(record: RunRecord, phases: pl.DataFrame, name: str) -> Account:
     )
 
 
-def _trace_account(traces: RanksAttribution, name: str) -> Account:
+def _trace_account(traces: RanksAttribution, name: str, samples: float | None) -> Account:
     ranks, first, trace = traces.ranks, traces.ranks[0], traces.ranks[0].trace
     seconds = [one.seconds_per_step() for one in ranks]
     parts = {title: sum(x.get(title, 0.0) for x in seconds) / len(ranks) for title in CATEGORIES}
@@ -215,8 +246,9 @@ def _trace_account(traces: RanksAttribution, name: str) -> Account:
     device, torch, settings = trace.device_name, trace.torch_version, trace.settings
     return Account(
         name,
-        "trace",
+        TRACE,
         {title: time for title, time in parts.items() if time > 0},
+        samples_per_step=samples,
         facts={
             "ranks": traces.world_size,
             "ranks with a trace": len(ranks),

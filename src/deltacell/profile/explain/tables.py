@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
@@ -99,6 +102,60 @@ def trace_tables(traces: RanksAttribution) -> list[Table]:
         if len(frame):
             tables.append(Table(key, title, frame.select(shown).head(ROWS)))
     return tables
+
+
+def components_table(a: View, b: View, samples_a: float | None, samples_b: float | None) -> Table:
+    """Return what each of two programs does in a step, component by component.
+
+    The rows are the components and the rest of a step by category or part of the device, the
+    longest first; they add up to the last row, the step. If the numbers of samples per step are
+    known, there are times per sample too.
+    """
+    parts_a = a.step_parts
+    parts_b = b.step_parts
+    in_a = {**parts_a.components, **_labelled(parts_a.others)}
+    in_b = {**parts_b.components, **_labelled(parts_b.others)}
+    rows = _component_rows(in_a, in_b)
+    whole_a = math.fsum(in_a.values())
+    whole_b = math.fsum(in_b.values())
+    rows.append(_ComponentRow("all", whole_a, whole_b))
+    columns: dict[str, list[Any]] = {"component": [row.name for row in rows]}
+    columns["ms per step of A"] = [1e3 * row.seconds_a for row in rows]
+    columns["of B"] = [1e3 * row.seconds_b for row in rows]
+    columns["share of A"] = [row.seconds_a / (whole_a or 1.0) for row in rows]
+    columns["share of B"] = [row.seconds_b / (whole_b or 1.0) for row in rows]
+    if samples_a and samples_b:
+        columns["µs per sample of A"] = [1e6 * row.seconds_a / samples_a for row in rows]
+        columns["µs per sample of B"] = [1e6 * row.seconds_b / samples_b for row in rows]
+    title = f"what a step of {a.name} (A) and of {b.name} (B) consists of"
+    return Table("components", title, pl.DataFrame(columns))
+
+
+@dataclass(frozen=True)
+class _ComponentRow:
+    """A component of two programs with its seconds per step; 0 where it is missing."""
+
+    name: str
+    seconds_a: float
+    seconds_b: float
+
+
+def _component_rows(a: Mapping[str, float], b: Mapping[str, float]) -> list[_ComponentRow]:
+    rows = [_ComponentRow(name, a.get(name, 0.0), b.get(name, 0.0)) for name in {**a, **b}]
+    return sorted(rows, key=lambda row: (-max(row.seconds_a, row.seconds_b), row.name))
+
+
+def _labelled(parts: Mapping[str, float]) -> dict[str, float]:
+    """Return the parts of a step that belong to no component, as a table names them."""
+    return {_REST.get(name, name): seconds for name, seconds in parts.items()}
+
+
+_REST = {
+    **DEVICE_PARTS,
+    "compute": "computing of no component",
+    "forward": "forward of no component",
+    "backward": "backward of no component",
+}
 
 
 def change_tables(a: View, b: View) -> list[Table]:

@@ -9,8 +9,10 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
+from deltacell.base.arrays import Doubles
 from deltacell.profile.trace.attribution import Attribution
 from deltacell.profile.trace.calls import Calls
+from deltacell.profile.trace.components import StepParts
 from deltacell.profile.trace.device import PARTS
 
 Seconds = dict[str, float]
@@ -55,6 +57,18 @@ class View:
         components = self.by("components")
         return components.get(name, 0.0) or components.get(f"nn.Module: {name}", 0.0)
 
+    @cached_property
+    def step_parts(self) -> StepParts:
+        """The components of a step and the rest of it, in seconds averaged over ranks."""
+        components: Seconds = defaultdict(float)
+        others: Seconds = defaultdict(float)
+        for rank in self.ranks:
+            for name, seconds in rank.step_parts.components.items():
+                components[name] += seconds / len(self.ranks)
+            for name, seconds in rank.step_parts.others.items():
+                others[name] += seconds / len(self.ranks)
+        return StepParts(dict(components), dict(others))
+
     @property
     def calls(self) -> Calls:
         """The calls of the first rank."""
@@ -69,6 +83,19 @@ class View:
         """Return how often a step of the first rank calls an operation of the host."""
         rank = self.ranks[0]
         return int(rank.doing.filter(name=name)["count"].sum()) / rank.n_counted
+
+    def steps_of(self, name: str) -> Doubles:
+        """Return the seconds of an operation of the host in each counted step of the first rank."""
+        rank = self.ranks[0]
+        host = rank.host
+        steps = rank.steps
+        if name not in host.names:
+            return np.zeros(rank.n_counted)
+        pieces = host.name == host.names.index(name)
+        length = (host.end - host.begin)[pieces]
+        of_step = np.bincount(host.step[pieces], weights=length, minlength=len(steps))
+        seconds: Doubles = of_step[steps.counted] / 1e9
+        return seconds
 
     def launches(self, name: str) -> float:
         """Return how often a step of the first rank launches a kernel, by operator or kernel."""

@@ -146,7 +146,8 @@ def _more_calls(pair: ProgramPair, ratio: float) -> WorkChange | None:
     changes = sum(sign * operator.change for operator in pair.operators)
     by_calls = {operator: sign * operator.by_more_calls for operator in pair.operators}
     slower = pair.b if ratio > 1 else pair.a
-    if changes <= 0 or sum(by_calls.values()) < HALF * changes:
+    is_of_calls = changes > 0 and sum(by_calls.values()) >= HALF * changes
+    if not is_of_calls or not _is_part_of_gap(pair, changes, sign):
         return _more_components(pair, slower, sign)
     forward = {o: more for o, more in by_calls.items() if o.group is CallGroup.forward}
     chosen = forward if sum(forward.values()) >= 0.2 * changes else by_calls
@@ -157,9 +158,24 @@ def _more_calls(pair: ProgramPair, ratio: float) -> WorkChange | None:
     return WorkChange(CauseKind.calls, detail)
 
 
+def _is_part_of_gap(pair: ProgramPair, seconds: float, sign: int) -> bool:
+    """Return whether a change of operators makes an essential part of that of a step.
+
+    With a device, the time of an operator on the host is that of launching it, so this is unknown.
+    """
+    if pair.a.parts and pair.b.parts:
+        return True
+    return seconds >= PART_OF_GAP * _gap(pair, sign)
+
+
+def _gap(pair: ProgramPair, sign: int) -> float:
+    """Return the seconds by which the median step of one of them is longer."""
+    return sign * float(np.median(pair.b.times) - np.median(pair.a.times)) / 1e9
+
+
 def _more_components(pair: ProgramPair, slower: View, sign: int) -> WorkChange | None:
     """Return the range or module that is called more often, if its time is a part of the gap."""
-    gap = sign * float(np.median(pair.b.times) - np.median(pair.a.times)) / 1e9
+    gap = _gap(pair, sign)
     calls_a = pair.a.calls.components
     calls_b = pair.b.calls.components
     more = {}

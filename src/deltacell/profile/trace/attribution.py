@@ -20,6 +20,7 @@ from deltacell.base.text import count_text
 from deltacell.profile.trace import device as devices
 from deltacell.profile.trace import host as hosts
 from deltacell.profile.trace.calls import Calls, find_calls
+from deltacell.profile.trace.components import StepParts, device_parts, host_parts
 from deltacell.profile.trace.device import PARTS, DeviceTime, collective_rows
 from deltacell.profile.trace.host import Category, HostTime, is_collective, is_loader
 from deltacell.profile.trace.read import missing_ranks
@@ -75,6 +76,14 @@ class Attribution:
         """How often a step calls what; only comparisons need it."""
         return find_calls(self.trace, self.nesting, self.steps, self.host)
 
+    @cached_property
+    def step_parts(self) -> StepParts:
+        """The components of a step and the rest of it; only comparisons need them."""
+        of = (self.trace, self.nesting, self.steps)
+        if self.device is None:
+            return host_parts(*of, self.host)
+        return device_parts(*of, self.device, self.launch)
+
     @property
     def n_counted(self) -> int:
         return int(self.steps.counted.sum())
@@ -129,6 +138,18 @@ class RanksAttribution:
         self.device = pl.DataFrame(rows, dict.fromkeys(("rank", "wall", *PARTS), pl.Int64))
         notices = (*missing_ranks(traces), *_rank_notices(ranks, self.alignment))
         self.notices = tuple(dict.fromkeys(notices))
+
+    @property
+    def samples_per_step(self) -> float | None:
+        """The samples in a step of all processes, if every trace says those of its own.
+
+        A rank without a trace is taken to have as many as the others.
+        """
+        samples = [rank.trace.samples_per_step for rank in self.ranks]
+        known = [number for number in samples if number is not None]
+        if len(known) < len(samples):
+            return None
+        return sum(known) / len(known) * max(self.world_size, len(known))
 
 
 def _loader(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> Loader:

@@ -25,7 +25,8 @@ from deltacell.profile.trace.trace import NAMES, NOTHING, Kind, Trace
 PAUSE = (100_000, 500_000, 0.02)
 BARE = 0.02  # a longer share of a step without events is named by its neighbours
 CALLING = 20_000  # nanoseconds that Python takes at most to call an operator once more
-NOT_RECORDED = "(nothing recorded)"  # the name of moments in which no event is open
+_RECORDS_NOTHING = "Python code that records nothing, "  # names of moments without an event
+NOT_RECORDED = f"{_RECORDS_NOTHING}in short stretches"
 
 Categories = npt.NDArray[np.int8]
 
@@ -329,14 +330,14 @@ def _names(
     not in a library or that has a known purpose, such as ``torch.save``, and a stretch without
     events by its neighbours. What Python takes to call an operator again and again counts for it.
     """
-    plain = plain_names(trace)
-    shown = [_SPOKEN.sub(r"torch.\1", name) if len(name) < 300 else name for name in plain]
+    shown = [_spoken(name) for name in plain_names(trace)]
     known: dict[str, int] = {}
     codes = [known.setdefault(name, len(known)) for name in (*shown, NOT_RECORDED)]
-    names = list(known)
     # The last entry stands for no event.
     piece = np.append(_named_by(trace, nesting), np.int32(NOTHING))[row]
     code = np.array(codes, dtype=np.int32)[np.append(trace.name, np.int32(len(shown)))[piece]]
+    _name_built_in(trace, row, piece, code, known)
+    names = list(known)
     bare = np.flatnonzero(piece < 0)
     first = bare[np.flatnonzero(np.diff(bare, prepend=-2) > 1)]
     last = bare[np.flatnonzero(np.diff(bare, append=len(code) + 1) > 1)]
@@ -344,7 +345,8 @@ def _names(
     for start, stop in zip(first[long].tolist(), last[long].tolist(), strict=True):
         before = _brief(names[code[start - 1]]) if start else "the start"
         after = _brief(names[code[stop + 1]]) if stop + 1 < len(code) else "the end"
-        text = f"code that records nothing, between {before} and {after}"
+        after = "the next batch" if after == _LOADER else after
+        text = f"{_RECORDS_NOTHING}between {before} and {after}"
         code[start : stop + 1] = known.setdefault(text, len(known))
     called = _called_again(trace, begin, end, piece, code)
     is_call = called >= 0
@@ -396,10 +398,55 @@ def _named_by(trace: Trace, nesting: Nesting) -> Indices:
     return found
 
 
+def records_nothing(name: str) -> bool:
+    """Return whether a name is that of moments in which no event is open."""
+    return name.startswith(_RECORDS_NOTHING)
+
+
+def _name_built_in(
+    trace: Trace,
+    row: Indices,
+    piece: Indices,
+    code: Indices,
+    known: dict[str, int],
+) -> None:
+    """Name the built-in function of Python with the function that calls it, such as sleep.
+
+    ``code`` and ``known`` are changed: ``row`` is the event of each piece of time and ``piece`` the
+    one that names it.
+    """
+    names = list(known)
+    built_in = [_BUILT_IN.match(name[:200]) for name in trace.names]
+    is_built_in = np.array([found is not None for found in built_in], dtype=bool)
+    is_named_by_caller = (row >= 0) & (piece >= 0) & (piece != row)
+    is_named_by_caller &= is_built_in[trace.name[row]] & (trace.kind[row] == Kind.python)
+    for place in np.flatnonzero(is_named_by_caller).tolist():
+        found = built_in[trace.name[row[place]]]
+        caller = names[code[place]]
+        # A caller with a known purpose, such as torch.save, is named by that.
+        if found is not None and caller.startswith(_PYTHON_CODE):
+            text = f"{found['name']} in {caller.removeprefix(_PYTHON_CODE)}"
+            code[place] = known.setdefault(text, len(known))
+
+
+def _spoken(name: str) -> str:
+    """Return the name of an event as a person says it: that of a Python function with its place."""
+    if len(name) >= 300:
+        return name
+    known = _SPOKEN.match(name)
+    if known is not None:
+        return f"torch.{known[1]}"
+    function = _FUNCTION.match(name)
+    if function is None:
+        return name
+    return f"{_PYTHON_CODE}{function['function']} ({function['file']}, line {function['line']})"
+
+
 def _brief(name: str) -> str:
     if is_loader(name):
-        return "the loader"
-    return name if len(name) <= 40 else f"{name[:39]}…"
+        return _LOADER
+    short = name.partition("#")[0].removeprefix(_PYTHON_CODE)
+    return short if len(short) <= 40 else f"{short[:39]}…"
 
 
 _STEP = re.compile(r"^ProfilerStep#\d+$")
@@ -408,6 +455,10 @@ _VENDOR = re.compile(r"^(?:hip|xpu|musa|mtia)(?=[A-Z])")
 _LIBRARY = re.compile(
     r"(?:site|dist)-packages/|^torch/|/torch/|^<|/lib/python3|^(?:threading|contextlib|runpy)\.py",
 )
+_LOADER = "the loader"
+_PYTHON_CODE = "Python code of "
+_FUNCTION = re.compile(r"^(?:.*/)?(?P<file>[^/()]+\.py)\((?P<line>\d+)\): (?P<function>[^/]+)$")
+_BUILT_IN = re.compile(r"^<built-in (?:function|method) (?P<name>\w+(?: of (?!object)\S+)?)")
 _SPOKEN = re.compile(r"^.*torch/serialization\.py\(\d+\): (save|load)$", re.DOTALL)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import re
@@ -18,7 +19,7 @@ from deltacell.base.errors import InputError
 from deltacell.base.text import Progress, count_text
 from deltacell.profile.trace.clock import without_jumps
 from deltacell.profile.trace.decode import BETWEEN, Decoder, Table
-from deltacell.profile.trace.trace import Kind, Trace, merge_cycles
+from deltacell.profile.trace.trace import SAMPLES_PER_STEP, Kind, Trace, merge_cycles
 
 
 def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Trace:
@@ -63,9 +64,19 @@ def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None
         device_name=next((str(device["name"]) for device in devices if "name" in device), None),
         settings={key: bool(about[key]) for key in settings if key in about},
         warnings=notices,
+        samples_per_step=_samples(about),
         damage="the file is cut off" if decoder.cut or decoder.damage else damage,
         text_bytes=decoder.given,
     )
+
+
+def _samples(about: Mapping[str, Any]) -> float | None:
+    """Return the samples per step that a program has added to its trace; None if it has not."""
+    try:
+        samples = float(about.get(SAMPLES_PER_STEP, 0))
+    except (TypeError, ValueError):
+        return None
+    return samples if 0 < samples < math.inf else None
 
 
 def read_traces(path: str | os.PathLike[str], *, progress: Progress | None = None) -> list[Trace]:

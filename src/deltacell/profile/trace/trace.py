@@ -49,6 +49,11 @@ class Thread:
     device: int | None = None
 
 
+# Under this key, a program can add to its trace how many samples a step of the process has:
+# profiler.add_metadata_json(SAMPLES_PER_STEP, "64").
+SAMPLES_PER_STEP = "samples_per_step"
+
+
 @dataclass(frozen=True, eq=False)
 class Trace:
     """Events of one process, sorted by beginning and then from the longest to the shortest.
@@ -81,6 +86,7 @@ class Trace:
     strange: Mapping[str, int] = field(default_factory=dict)  # events of unknown categories
     cycles: tuple[int, ...] = (0,)  # when each profiler cycle begins
     text_bytes: int = 0  # of the file, unpacked
+    samples_per_step: float | None = None  # of this process, if the program recorded it
 
     def __len__(self) -> int:
         return len(self.begin)

@@ -16,9 +16,10 @@ import numpy as np
 import polars as pl
 
 from deltacell.base.arrays import Bools, Indices, Ints
+from deltacell.profile.trace.components import component_events, component_of, owner_of
 from deltacell.profile.trace.device import PARTS, device_part
-from deltacell.profile.trace.host import HostTime, by_time, own_categories, plain_names
-from deltacell.profile.trace.self_time import Nesting, climb
+from deltacell.profile.trace.host import HostTime, by_time, plain_names
+from deltacell.profile.trace.self_time import Nesting
 from deltacell.profile.trace.steps import Steps
 from deltacell.profile.trace.trace import NAMES, NOTHING, Kind, Trace
 
@@ -70,14 +71,10 @@ def find_work(
     rows = rows[(part == 0) & (launch[rows] >= 0)]
     call, time = launch[rows], trace.duration[rows]
     operator = trace.kind == Kind.operator
-    owner = _owner(operator, nesting)[call]
+    owner = owner_of(operator, nesting)[call]
     operators = _by_owner(trace, nesting, operator, plain, owner, time)
-    module = trace.named(lambda name: name.startswith("nn.Module: ")) & (trace.kind == Kind.python)
-    if not module.any():
-        module = trace.named(lambda name: not name.startswith(("ProfilerStep#", "phase.")))
-        module &= (own_categories(trace) == NOTHING) & (trace.kind == Kind.annotation)
-        module &= trace.thread == steps.thread
-    of = _modules(trace, nesting, module, operator)
+    module = component_events(trace, steps)
+    of = component_of(trace, nesting, module)
     if not len(every):
         pieces = np.flatnonzero(steps.counted[host.step] & (host.row >= 0))
         pieces = pieces[of[host.row[pieces]] >= 0]
@@ -112,30 +109,10 @@ def find_traits(trace: Trace, nesting: Nesting, steps: Steps) -> Traits:
     return Traits(
         compiled=len(compiled) > 0,
         graphs=len(rows("GraphLaunch")) > 0,
-        recomputes=bool((_owner(back, nesting)[forward] >= 0).any()),
+        recomputes=bool((owner_of(back, nesting)[forward] >= 0).any()),
         workers=("Multi" in trace.text(int(loaders[0]))) if len(loaders) else None,
         shapes=shapes,
     )
-
-
-def _owner(wanted: Bools, nesting: Nesting) -> Indices:
-    """Return the nearest of each event and its ancestors that is wanted, or `NOTHING`."""
-    place = climb(~wanted, nesting.parent)
-    found: Indices = np.where(wanted[place], place, np.int32(NOTHING))
-    return found
-
-
-def _modules(trace: Trace, nesting: Nesting, module: Bools, operator: Bools) -> Indices:
-    """Return the module of each event; a backward has the module of its forward."""
-    of = _owner(module, nesting)
-    numbered = operator & (trace.sequence >= 0)
-    forward = np.flatnonzero(numbered & (of >= 0))
-    # The last operator with a number is the one that created its node.
-    last = dict(zip(trace.sequence[forward].tolist(), of[forward].tolist(), strict=True))
-    holder = _owner(numbered & (of < 0), nesting)
-    orphans = np.flatnonzero((of < 0) & (holder >= 0))
-    of[orphans] = [last.get(number, NOTHING) for number in trace.sequence[holder[orphans]].tolist()]
-    return of
 
 
 _OWNED = {"name": pl.String(), **dict.fromkeys(("count", "time", "total"), pl.Int64())}

@@ -470,7 +470,7 @@ _HITS = (
 )
 reader = Reader("table", "screens", lambda file: file.forms(_WAYS), _read, _FIX)
 split_reader = Reader("split", "parts", _find_split, _read_split, _FIX)
-SCREEN_READERS = (
+SCREEN_READERS: tuple[Reader[Any, Any], ...] = (
     *(table_reader(n, "screens", find, partial(_read_crosses, n)) for n, find in _FORMATS.items()),
     *(table_reader("hits", "screens", with_header(*header), _read_hits) for header in _HITS),
     *(reader, split_reader),

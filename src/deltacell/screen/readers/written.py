@@ -20,8 +20,8 @@ from deltacell.cell.readers.names import (
     DELETED,
     check_lengths,
     is_systematic,
+    names_error,
     names_in,
-    names_not_found,
     text_of_notes,
     unresolved_notes,
 )
@@ -226,7 +226,7 @@ class WrittenScreen:
         )
         line = int(self.rows["line"][first])
         if absent:
-            raise names_not_found(absent, rows, self.path, line)
+            raise names_error(absent, rows, self.path, line)
         what = f"{rows} delete a gene twice, first {' '.join(self.names_of(first))}"
         fix = "Correct such rows, or drop them."
         raise InputError(what, code="gene-twice", where=self.path, line=line, fix=fix)

@@ -1,0 +1,93 @@
+"""The context of a training: other screens and runs, checked against the target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from deltacell.base.arrays import Bools
+from deltacell.base.errors import InputError
+from deltacell.models.interface import Study
+from deltacell.screen import Screen
+from deltacell.screen.genotypes import comparable_keys
+
+# Scores are printed with four digits or more, so two laboratories rarely agree to this fraction.
+_RELATIVE_DIFFERENCE = 1e-4
+_FEWEST_EQUAL = 3
+_LARGEST_SHARE = 0.05  # of the sets in common; beyond it, and beyond chance, a study is repeated
+_TIMES_CHANCE = 3
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """How many sets of the target have the same score in a study."""
+
+    n_common: int  # sets that both measured
+    n_equal: int
+    n_by_chance: int  # equal scores after a permutation: many in a list of signs
+
+    @property
+    def is_same_study(self) -> bool:
+        limit = _LARGEST_SHARE * self.n_common + _TIMES_CHANCE * self.n_by_chance
+        return self.n_equal >= _FEWEST_EQUAL and self.n_equal > limit
+
+
+def check_not_repeated(target: Screen, context: Sequence[Study]) -> None:
+    """Raise for a study that repeats the target's own measurements, by their equal scores.
+
+    Such a study, like an earlier release of the target, would tell the scores of its test part.
+    """
+    for study in context:
+        repeated = repeated_scores(target, study.screen)
+        if repeated.is_same_study:
+            what = (
+                f"the study '{study.name}' repeats the target: {repeated.n_equal:,} of "
+                f"{repeated.n_common:,} sets that both measured have the same score"
+            )
+            fix = "Leave it out of the context, because it would tell the scores of the test part."
+            raise InputError(
+                what,
+                code="repeated-study",
+                fix=fix,
+                equal=repeated.n_equal,
+                common=repeated.n_common,
+            )
+
+
+def repeated_scores(target: Screen, other: Screen) -> Repeated:
+    """Count the sets of a target that have the same score in another screen, on any genes."""
+    new_index = target.genes.resolve(other.genes.systematic)
+    genes = target.genotypes.genes.numpy()
+    other_genes = new_index[other.genotypes.genes.numpy()]
+    keys, other_keys = comparable_keys(
+        len(target.genes),
+        (genes, target.offsets),
+        (np.maximum(other_genes, 0), other.offsets),
+    )
+    is_known = np.minimum.reduceat(other_genes, other.offsets[:-1]) >= 0
+    _, number = np.unique(np.concatenate([keys, other_keys]), return_inverse=True)
+    of_target, of_other = np.split(number.ravel(), [len(keys)])
+    here = _scores(target, of_target, np.ones(len(target), dtype=bool))
+    there = _scores(other, of_other, is_known)
+    common = here.join(there, on="set", suffix="_other")
+    shuffled = common.with_columns(pl.col("score_other").shuffle(seed=0))
+    return Repeated(
+        common["set"].n_unique(),
+        common.filter(_is_equal())["set"].n_unique(),
+        shuffled.filter(_is_equal())["set"].n_unique(),
+    )
+
+
+def _scores(screen: Screen, number: np.ndarray, is_known: Bools) -> pl.DataFrame:
+    """Return the measured sets by number, with their scores."""
+    score = screen.column("score").astype(np.float64)
+    rows = is_known & np.isfinite(score) & (score != 0)
+    return pl.DataFrame({"set": number[rows], "score": score[rows]})
+
+
+def _is_equal() -> pl.Expr:
+    difference = (pl.col("score") - pl.col("score_other")).abs()
+    return difference <= _RELATIVE_DIFFERENCE * pl.col("score").abs()
