@@ -8,6 +8,7 @@ import pytest
 
 from deltacell_dev import readability
 
+ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = '''
 from typing import Any
 

@@ -13,7 +13,14 @@ from scipy.special import erfc
 from deltacell.base.arrays import Doubles, Ints, offsets_of
 from deltacell.base.errors import InputError
 from deltacell.cell import Cell
-from deltacell.cell.synthetic import N_SOURCES, REDUNDANCY, ROUTES, Plan, generator, plan_of
+from deltacell.cell.synthetic import (
+    N_SOURCES,
+    REDUNDANCY,
+    ROUTES,
+    SyntheticPlan,
+    generator,
+    plan_of,
+)
 from deltacell.screen.coverage import Coverage, StudyCoverage
 from deltacell.screen.genotypes import Genotypes
 from deltacell.screen.screen import Screen
@@ -207,7 +214,7 @@ class _Crosses(NamedTuple):
     array: Ints  # its array gene
 
 
-def _possible_crosses(plan: Plan, n: int | None, seed: int) -> _Crosses:
+def _possible_crosses(plan: SyntheticPlan, n: int | None, seed: int) -> _Crosses:
     """Return the crosses for a screen of n rows, by default of 7,000."""
     rng = generator("screen", seed, "crosses")
     genes = _genes_in_use(plan, rng)
@@ -232,7 +239,7 @@ def _possible_crosses(plan: Plan, n: int | None, seed: int) -> _Crosses:
     return _Crosses(queries, array, query[is_possible], crossed[is_possible])
 
 
-def _genes_in_use(plan: Plan, rng: np.random.Generator) -> Ints:
+def _genes_in_use(plan: SyntheticPlan, rng: np.random.Generator) -> Ints:
     """Return the genes of pathways that follow each other in the ring of backups."""
     partners: dict[int, list[int]] = {}
     for first, second in plan.redundant.tolist():
@@ -249,7 +256,7 @@ def _genes_in_use(plan: Plan, rng: np.random.Generator) -> Ints:
 
 
 def _query_order(
-    plan: Plan,
+    plan: SyntheticPlan,
     genes: Ints,
     array: Ints,
     rng: np.random.Generator,
@@ -272,7 +279,7 @@ def _query_order(
     return singles, pairs[np.argsort(rank, kind="stable")]
 
 
-def _kinds_of_pairs(plan: Plan, pairs: Ints) -> Ints:
+def _kinds_of_pairs(plan: SyntheticPlan, pairs: Ints) -> Ints:
     """Return 0 for a pair of one pathway, 1 for two that back each other up, 2 for others."""
     is_related = np.zeros((plan.n_pathways, plan.n_pathways), dtype=bool)
     is_related[tuple(plan.redundant.T)] = True
