@@ -15,7 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from deltacell.models import registry
 from deltacell.models.hetero_cell.config import PROPAGATIONS
-from deltacell.propagate import STRATEGIES
+from deltacell.propagate import NAMES
 from deltacell.screen.split import Method
 from deltacell.train.config import Config, ScheduleConfig, SplitConfig
 from deltacell.train.config.checks import check
@@ -185,7 +185,7 @@ def test_what_ships_is_known():
     assert (choices("model"), choices("loss")) == (registry.names(), list(registry.LOSSES))
     assert sorted(choices("schedule")) == sorted(allowed(ScheduleConfig, "name"))
     # The stored ones need the path of a store, which a config cannot give.
-    named = [name for name in STRATEGIES if not name.startswith("stored_")]
+    named = [name for name in NAMES if not name.startswith("stored_")]
     assert str(PROPAGATIONS.pattern) == f"^({'|'.join(named)})$"
     assert allowed(SplitConfig, "method") == [*get_args(Method), "saved"]
     assert all(registry.config_class(name)().name == name for name in registry.names())

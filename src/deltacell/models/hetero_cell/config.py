@@ -51,7 +51,8 @@ class HeteroCellConfig(ModelConfig):
     max_bytes: AtLeast1 | None = None
 
     def build(self, context: BuildContext) -> Predictor:
-        from deltacell.propagate.auto import strategy
+        """Return the model, with the strategy that an earlier attempt has recorded."""
+        from deltacell.propagate.choose import strategy
 
         options = self.options()
         bound = options.pop("max_bytes")
@@ -65,6 +66,7 @@ class HeteroCellConfig(ModelConfig):
         return model
 
     def conflicts(self) -> Iterator[str]:
+        """Yield what is wrong with the settings together."""
         if self.max_bytes is not None and self.propagation not in ("auto", "delta"):
             yield (
                 f"model.max_bytes is for model.propagation=auto and delta, not {self.propagation}"
@@ -72,11 +74,14 @@ class HeteroCellConfig(ModelConfig):
 
     @classmethod
     def upgraded(cls, settings: dict[str, Any], saved_format: int) -> dict[str, Any]:
+        """Return settings of an earlier format in the present one."""
         return null_as_no_features(settings, saved_format)
 
     def gives(self) -> dict[str, int | None]:
+        """Return the intermediate results that a loss can read, with their widths."""
         return {} if self.mutants == "none" else {"z": self.hidden}
 
     def leaves_parameters_unused(self, loss: LossConfig) -> bool:
+        """Return whether some parameters never get a gradient."""
         # No gene reads the last layer of the metabolism.
         return self.metabolism
