@@ -17,7 +17,7 @@ from deltacell.models.fitted.gene_sets import GeneOrder
 from deltacell.models.fitted.predictor import SETS_PER_BLOCK, FittedPredictor
 from deltacell.models.registry import config_class
 from deltacell.models.scoring import genotypes_of
-from deltacell.ranking.gene_sets import Pairs
+from deltacell.ranking.gene_sets import AllPairs
 from deltacell.ranking.request import PAIRS
 from deltacell.train.config import Config
 from deltacell.train.data import TrainingData
@@ -85,7 +85,7 @@ def _seconds_per_pair(
     genes: np.ndarray,
 ) -> float:
     """Return how long it takes to score a pair, once the predictor has prepared itself."""
-    first_piece = next(Pairs(genes, sets_per_piece=SETS_PER_BLOCK).pieces(0, 1))
+    first_piece = next(AllPairs(genes, sets_per_piece=SETS_PER_BLOCK).pieces(0, 1))
     pairs = genotypes_of(first_piece)
     predictor(data.cell, pairs)
     began = time.perf_counter()

@@ -5,14 +5,14 @@ from deltacell.evaluation.ceiling import replicate_ceiling
 from deltacell.evaluation.evaluation import Evaluation, evaluate_predictions
 from deltacell.evaluation.fitted_baselines import baselines
 from deltacell.evaluation.metrics import METRICS
-from deltacell.evaluation.tested_pairs import Zeros
+from deltacell.evaluation.tested_pairs import TestedZeros
 
 __all__ = [
     "METRICS",
     "Bootstrap",
     "Estimate",
     "Evaluation",
-    "Zeros",
+    "TestedZeros",
     "baselines",
     "evaluate_predictions",
     "replicate_ceiling",

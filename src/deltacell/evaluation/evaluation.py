@@ -21,7 +21,7 @@ from deltacell.evaluation.comparison import Columns, compared
 from deltacell.evaluation.groups import By, GroupResult, groups_of
 from deltacell.evaluation.hits import THRESHOLD, PositiveFacts, Positives, positives
 from deltacell.evaluation.metrics import METRICS
-from deltacell.evaluation.tested_pairs import AmongTested, PartsBySeed, Zeros, among_tested
+from deltacell.evaluation.tested_pairs import AmongTested, PartsBySeed, TestedZeros, among_tested
 from deltacell.evaluation.verdicts import Verdict, verdict_sentence, verdicts
 from deltacell.models import Prediction
 from deltacell.models.fitted.predictor import Parts
@@ -89,7 +89,7 @@ def evaluate_predictions(
     threshold: float = THRESHOLD,
     repeats: Screen | None = None,
     bootstrap: Bootstrap | None = None,
-    zeros: Zeros | None = None,
+    zeros: TestedZeros | None = None,
     beyond: float | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> Evaluation:

@@ -13,7 +13,7 @@ from deltacell.data.import_folder import open_screen
 from deltacell.evaluation.bootstrap import Bootstrap
 from deltacell.evaluation.hits import THRESHOLD
 from deltacell.evaluation.other_screen import OtherScreen, taken, untrained
-from deltacell.evaluation.tested_pairs import ZEROS, Zeros
+from deltacell.evaluation.tested_pairs import ZEROS, TestedZeros
 from deltacell.screen import Genotypes, Grid, Screen, Split
 from deltacell.train.config import Config, DataConfig
 from deltacell.train.data import TrainingData, load_data
@@ -38,7 +38,7 @@ class EvaluatedRows:
 
     data: TrainingData  # the screen is another one if it was asked for
     split: Split  # with the rows that are used as its test part
-    zeros: Zeros | None
+    zeros: TestedZeros | None
     other: OtherScreen | None  # None if the rows are of the runs' own screen
 
     @property
@@ -67,12 +67,12 @@ def evaluated_rows(data: TrainingData, options: EvaluationOptions) -> EvaluatedR
     return EvaluatedRows(tested, split, zeros, other)
 
 
-def _zeros(data: TrainingData, used: Split, n: int) -> Zeros | None:
+def _zeros(data: TrainingData, used: Split, n: int) -> TestedZeros | None:
     """Draw tested pairs that are not hits, which represent as many pairs as the used rows do."""
     grid = Grid.of(data.screen, whole=data.whole) if n > 0 else None
     if grid is None or not grid.count("test", data.split):
         return None
-    zeros = Zeros.draw(grid, data.split, n, seed=data.split.seed)
+    zeros = TestedZeros.draw(grid, data.split, n, seed=data.split.seed)
     # If only some of the hits are used, the zeros represent correspondingly fewer pairs.
     share = len(used.test) / len(data.split.test)
     return replace(zeros, weight=share * zeros.weight)

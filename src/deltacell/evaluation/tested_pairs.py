@@ -38,7 +38,7 @@ PartsBySeed = Mapping[str, Mapping[int | None, Parts]]
 
 
 @dataclass(frozen=True, eq=False)
-class Zeros:
+class TestedZeros:
     """A sample of the tested pairs of a test part that are not hits."""
 
     genotypes: Genotypes
@@ -46,7 +46,7 @@ class Zeros:
     sentence: str  # how they were determined
 
     @classmethod
-    def draw(cls, grid: Grid, split: Split, n: int = ZEROS, seed: int = 0) -> Zeros:
+    def draw(cls, grid: Grid, split: Split, n: int = ZEROS, seed: int = 0) -> TestedZeros:
         """Draw at most `n` zeros of the test part of a split of the grid's screen."""
         n_zeros = grid.count("test", split)
         drawn = grid.draw(n, part="test", split=split, seed=seed)
@@ -121,7 +121,7 @@ def among_tested(
     genes: Ints,
     predictions: PartsBySeed,
     labels: Positives,
-    zeros: Zeros | None,
+    zeros: TestedZeros | None,
     bootstrap: Bootstrap,
     progress: Progress,
 ) -> AmongTested | None:
@@ -176,7 +176,7 @@ def _tested_sets(
     split: Split,
     genes: Ints,
     labels: Positives,
-    zeros: Zeros | None,
+    zeros: TestedZeros | None,
 ) -> _TestedSets | None:
     """Return the tested sets with what was measured; None if there are none to compare."""
     score = screen.column("score")[split.test].astype(np.float64)
@@ -214,14 +214,14 @@ def _tested_sets(
     )
 
 
-def _genes_of(zeros: Zeros, genes: Ints) -> Ints:
+def _genes_of(zeros: TestedZeros, genes: Ints) -> Ints:
     """Return the pairs of the zeros, padded in front with -1 to the width of other genes."""
     padded = np.full((len(zeros.genotypes), genes.shape[1]), -1)
     padded[:, -2:] = zeros.genotypes.genes.numpy().reshape(-1, 2)
     return padded
 
 
-def _sentence_of_zeros(zeros: Zeros) -> str:
+def _sentence_of_zeros(zeros: TestedZeros) -> str:
     drawn = f"{len(zeros.genotypes):,} of these pairs were drawn"
     return f"Of the test part, {drawn}, each to represent {zeros.weight:.4g}."
 

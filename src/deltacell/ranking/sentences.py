@@ -7,7 +7,7 @@ from pathlib import Path
 
 from deltacell.base.text import capital, listed, printable
 from deltacell.ranking.ranking_file import HIGHEST
-from deltacell.ranking.request import PAIRS, TRIPLES, Request, RunFacts, Subject
+from deltacell.ranking.request import PAIRS, TRIPLES, Request, RequestOnRuns, RunFacts
 from deltacell.ranking.status import MEASURED, STATUSES, TESTED, UNTESTED
 
 DOUBTFUL_PEARSON = 0.1  # on the validation part; below it predictions are called unreliable
@@ -20,7 +20,7 @@ _LEFT_OUT = {
 _KINDS = {2: PAIRS, 3: TRIPLES}
 
 
-def title(subject: Subject) -> str:
+def title(subject: RequestOnRuns) -> str:
     """Return the title of a ranking, such as ``Untested pairs ranked by demo (seed 0)``."""
     request = subject.request
     status = " or ".join(request.status or ())
@@ -29,7 +29,7 @@ def title(subject: Subject) -> str:
     return capital(" ".join(words))
 
 
-def sets_text(subject: Subject) -> str:
+def sets_text(subject: RequestOnRuns) -> str:
     """Return which sets are ranked, such as ``pairs of 128 genes of the screen``."""
     request = subject.request
     if request.file is not None:
@@ -42,7 +42,7 @@ def sets_text(subject: Subject) -> str:
     return f"{_kind(request)} {which} genes of {_whose(request.genes)}"
 
 
-def sentences(subject: Subject, counts: Mapping[str, int]) -> list[str]:
+def sentences(subject: RequestOnRuns, counts: Mapping[str, int]) -> list[str]:
     """Return what was ranked, what was left out and why, and warnings.
 
     ``counts`` are the rows of each end, by its name or under ``listed``.
@@ -82,7 +82,7 @@ def _scored_by(runs: Sequence[RunFacts]) -> str:
     return " and ".join(parts)
 
 
-def _what_was_ranked(subject: Subject, counts: Mapping[str, int]) -> str:
+def _what_was_ranked(subject: RequestOnRuns, counts: Mapping[str, int]) -> str:
     request = subject.request
     n_sets = f"{subject.sets.n_sets:,}"
     rest = f"of {n_sets} {sets_text(subject)}, scored by {_scored_by(subject.runs)}"
@@ -103,7 +103,7 @@ def _rows_of_end(request: Request, end: str, counts: Mapping[str, int]) -> str:
     return f"{which} {n_rows:,} with a score of {limit:g} or {direction}"
 
 
-def _what_was_left_out(subject: Subject) -> Iterator[str]:
+def _what_was_left_out(subject: RequestOnRuns) -> Iterator[str]:
     request = subject.request
     wanted = request.status or ()
     unwanted = [text for status, text in _LEFT_OUT.items() if status not in wanted]
@@ -140,7 +140,7 @@ def _validation(runs: Sequence[RunFacts]) -> Iterator[str]:
         yield f"The Pearson correlation on {whose} is {values}."
 
 
-def _warnings(subject: Subject) -> Iterator[str]:
+def _warnings(subject: RequestOnRuns) -> Iterator[str]:
     """Yield sentences that begin with Beware, which no page folds away."""
     is_alone = len(subject.runs) == 1
     strange = [str(size) for size in subject.sets.sizes if size not in subject.trained_sizes]
@@ -173,7 +173,7 @@ def _warnings_of_run(run: RunFacts) -> Iterator[str]:
         yield f"Beware: the training of {printable(run.name)} (seed {run.seed}) did not finish."
 
 
-def _several_runs(subject: Subject) -> Iterator[str]:
+def _several_runs(subject: RequestOnRuns) -> Iterator[str]:
     if subject.rescaled:
         yield (
             "The runs use different predictors, so their scores were rescaled to agree on the "
@@ -183,6 +183,6 @@ def _several_runs(subject: Subject) -> Iterator[str]:
         yield "A single run has no spread: rank with several seeds to see the uncertainty."
 
 
-def to_score_text(subject: Subject) -> str:
+def to_score_text(subject: RequestOnRuns) -> str:
     """Return how many sets there are to score, without an end of the sentence."""
     return f"{subject.sets.n_sets:,} {sets_text(subject)} to score"

@@ -29,7 +29,7 @@ def suited_config(
 
     `read` loads the cell and the screen, or returns them if they are loaded already.
     """
-    given = {text.partition("=")[0].lstrip("+") for text in overrides}
+    keys = {text.partition("=")[0].lstrip("+") for text in overrides}
     config = compose([f"model={MODEL}", *overrides], folder=folder)
     chosen: dict[str, Any] = {"data.screen_genes_only": True}
     if config.data.folder is not None:
@@ -50,5 +50,5 @@ def suited_config(
     if len(screen) > MOST_GENOTYPES:
         chosen["data.subset"] = MOST_GENOTYPES
     chosen |= config.model.settings_for(cell, screen)
-    chosen = {key: value for key, value in chosen.items() if key not in given}
+    chosen = {key: value for key, value in chosen.items() if key not in keys}
     return with_settings(config, chosen), {"model": config.model.name, **chosen}
