@@ -65,7 +65,7 @@ class CalibrationBin:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class PredictorCalibration:
     """How the predictions of the first seed of a predictor agree with what was measured."""
 
     slope: float | None  # of measured on predicted scores
@@ -84,7 +84,7 @@ class AmongTested:
     metrics: Mapping[str, Mapping[str, str]]
     scores: Scores
     differences: Differences
-    calibration: Mapping[str, Calibration]  # by predictor
+    calibration: Mapping[str, PredictorCalibration]  # by predictor
     sentences: tuple[str, ...]  # what counts as tested and as a hit
 
 
@@ -248,12 +248,14 @@ def _metrics(n_tested: float) -> Iterator[tuple[str, Metric]]:
                 yield f"precision_{k}_{kind}", metric
 
 
-def _calibration(slope_of_first: float | None, parts: Parts, tested: _TestedSets) -> Calibration:
+def _calibration(
+    slope_of_first: float | None, parts: Parts, tested: _TestedSets
+) -> PredictorCalibration:
     score = parts.score[tested.is_used]
     hit = None if parts.hit is None else parts.hit[tested.is_used]
     by_score = _bins(score, _SCORE_BINS, score, hit, tested)
     by_hit = None if hit is None else _bins(hit, _HIT_BINS, score, hit, tested)
-    return Calibration(slope_of_first, by_score, by_hit)
+    return PredictorCalibration(slope_of_first, by_score, by_hit)
 
 
 def _bins(
