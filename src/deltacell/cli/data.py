@@ -177,6 +177,48 @@ def import_(
     console().print(f"Wrote {out}. Next: deltacell data info {out}", markup=False)
 
 
+def split(
+    what: Annotated[
+        list[str],
+        typer.Argument(help="Run directory, or settings as for train: data.folder=yeast."),
+    ],
+    csv: Annotated[Path, option("Output file, .csv or .tsv.")],
+    overwrite: Overwrite = False,
+) -> None:
+    """Write the genes, score and part of every genotype, to train elsewhere on the same split.
+
+    Compare the predictions of the test part with: deltacell evaluate RUN --predictions FILE
+
+    Example: deltacell data split runs/additive --csv split.csv
+    """
+    from deltacell.base.files import written
+    from deltacell.profile.record import RUN_FILE, SPLIT
+    from deltacell.report.data import print_split
+    from deltacell.train.config.compose import compose
+    from deltacell.train.data import load_data
+    from deltacell.train.run_directory import resumed_config
+    from deltacell.train.split_table import split_table
+
+    if csv.suffix.lower() not in (".csv", ".tsv"):
+        message = f"--csv is '{csv}'; expected a .csv or .tsv file"
+        raise InputError(message, code="wrong-suffix")
+    if csv.exists() and not overwrite:
+        raise InputError("the file exists; use --overwrite", code="exists", where=csv)
+    run = Path(what[0])
+    if len(what) == 1 and (run.is_dir() or "=" not in what[0]):
+        if not (run / RUN_FILE).is_file():
+            fix = "Name one run directory, or settings such as data.folder=yeast."
+            raise InputError("not a run directory", code="not-a-run", where=run, fix=fix)
+        data = load_data(resumed_config(run), run / SPLIT)
+    else:
+        data = load_data(compose(what))
+    separator = "\t" if csv.suffix.lower() == ".tsv" else ","
+    with written(csv, "the split") as temporary:
+        split_table(data).write_csv(temporary, separator=separator)
+    print_split(data.split.to_json())
+    typer.echo(f"Wrote {csv}")
+
+
 def query(
     path: Annotated[Path, typer.Argument(help="Directory of a screen or an import.")],
     sql: Annotated[str, typer.Argument(help="SQL over the tables `screen` and `deleted`.")],
