@@ -20,7 +20,7 @@ from deltacell.base.plain_text import without_invisible
 from deltacell.cell import Cell, Genes
 from deltacell.models.fitted.gene_sets import GeneOrder
 from deltacell.profile.record import CHECKPOINTS
-from deltacell.ranking.gene_sets import Combinations, GeneSets, Listed, Pairs, Scored
+from deltacell.ranking.gene_sets import AllPairs, Combinations, GeneSets, Listed, Scored
 from deltacell.ranking.given_sets import words_of_line
 from deltacell.ranking.ranking_file import HIGHEST, LOWEST
 from deltacell.ranking.status import LINKED, STATUSES, UNTESTED, Linkage, Statuses, phenotypes_of
@@ -180,8 +180,21 @@ def genes_of(by_size: Sequence[Ints]) -> Ints:
     return np.unique(np.concatenate([sets.reshape(-1) for sets in by_size]))
 
 
+@dataclass(frozen=True)
+class RunFacts:
+    """What a ranking records of a run."""
+
+    name: str
+    seed: int
+    model: str
+    checkpoint: str  # the file of the weights
+    sha256: str  # of that file
+    finished: bool
+    validation_pearson: float | None
+
+
 @dataclass(frozen=True, eq=False)
-class Subject:
+class RequestOnRuns:
     """A request for given runs."""
 
     request: Request
@@ -190,7 +203,7 @@ class Subject:
     sets: GeneSets
     linkage: Linkage
     statuses: Statuses
-    runs: Sequence[Mapping[str, Any]]  # facts about them
+    runs: Sequence[RunFacts]
     identity: Mapping[str, Any]  # JSON-serialisable; everything that determines the result
     untrained: int  # number of genes that are not in the training part of every run
     trained_sizes: set[int]  # sizes of sets that all runs were trained on
@@ -206,7 +219,7 @@ class Subject:
         return found
 
 
-def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best") -> Subject:
+def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best") -> RequestOnRuns:
     """Return a request for runs of the same genes with these ``weights``."""
     cell = runs[0].data.cell
     # The identity of a request does not depend on which of its names a gene is given by.
@@ -222,12 +235,12 @@ def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best
         **request.to_json(),
         "gene_list": hashlib.sha256(genes.tobytes()).hexdigest(),
         "set_list": checksum,
-        "weights": [{"run": f["name"], "seed": f["seed"], "sha256": f["sha256"]} for f in facts],
+        "weights": [{"run": f.name, "seed": f.seed, "sha256": f.sha256} for f in facts],
         "cell": cell.checksum,
         "screens": [screen.checksum for screen in screens],
         "version": version("deltacell"),
     }
-    return Subject(
+    return RequestOnRuns(
         *(request, cell, genes, sets, Linkage(cell.genes, request.distance)),
         *(Statuses(screens, phenotypes), facts, identity),
         untrained=int((~trained_genes(runs)[genes]).sum()),
@@ -236,14 +249,19 @@ def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best
     )
 
 
-def _facts(run: LoadedRun, label: str, weights: str) -> dict[str, Any]:
+def _facts(run: LoadedRun, label: str, weights: str) -> RunFacts:
     checkpoints = Checkpoints(run.record.path / CHECKPOINTS)
     named = {"best": checkpoints.best or checkpoints.last, "last": checkpoints.last}
     chosen = named.get(weights) or next(c for c in checkpoints.kept if c.file == weights)
-    sha256 = sha256_of_file(checkpoints.folder / chosen.file)
-    saved = {"checkpoint": chosen.file, "sha256": sha256, "finished": run.is_finished}
-    said = {"name": label, "seed": run.record.seed, "model": run.config.model.name}
-    return {**said, **saved, "validation_pearson": chosen.value}
+    return RunFacts(
+        name=label,
+        seed=run.record.seed,
+        model=run.config.model.name,
+        checkpoint=chosen.file,
+        sha256=sha256_of_file(checkpoints.folder / chosen.file),
+        finished=run.is_finished,
+        validation_pearson=chosen.value,
+    )
 
 
 def trained_sizes(runs: Sequence[LoadedRun]) -> set[int]:
@@ -286,7 +304,7 @@ def _sets(
     by_first_gene = any(m.shares_first_gene and m.sets_per_block == per_block for m in models)
     if request.sets == PAIRS and by_first_gene:
         order = GeneOrder(names).gene
-        made = Pairs(order[np.isin(order, genes)], sets_per_piece=per_block)
+        made = AllPairs(order[np.isin(order, genes)], sets_per_piece=per_block)
     if not made.n_sets or made.n_pieces > sys.maxsize:
         what = f"{len(genes):,} genes make {made.n_sets:.3g} sets of {size}; choose other --genes"
         raise InputError(what, code="too-many-sets" if made.n_sets else "too-few-genes")
