@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from deltacell.train.devices import device_named
+
 HERE = Path(__file__).parent
 MINIMUM = (2, 9)
 
@@ -21,7 +23,11 @@ MODELS = [
     *("late, epistasis", "auto", "auto, late", "matched", "none", "metabolism"),
     *("metabolism, delta", "pairwise", "attention", "edge_mask", "subgraph", "device_mask"),
 ]
-FAULTS = ["item per sample", "host copy", "double forward", "pageable copy"]
+PREDICTED = ["dango", "pair_cell", "shared", "delta", "late, epistasis", "metabolism", "none"]
+FAULTS = [
+    *("item per sample", "mask per step", "host copy", "pageable copy"),
+    *("double forward", "needless gather"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +74,30 @@ def test_a_documented_wait_is_still_there(results):
 
 
 def test_every_case_is_judged(results):
-    assert set(results) == {*MODELS, *(f"fault: {fault}" for fault in FAULTS)}
+    judged = {*MODELS, *(f"fault: {fault}" for fault in FAULTS)}
+    assert set(results) == {*judged, *(f"predict: {name}" for name in PREDICTED)}
+
+
+@pytest.mark.parametrize("name", PREDICTED)
+def test_predictions_validation_and_gates_on_a_device_equal_the_cpu_s(results, name):
+    result = results[f"predict: {name}"]
+    assert "error" not in result, result
+    assert result["device"] == "cpu", "predictions are on the host"
+    assert result["spread"] > 1e-9
+    for part in ("scores", "scorer", "validation", "gates"):
+        assert result.get(part, 0) < 1e-9, part
+    # The sums of all scores are read once, at the end of the validation.
+    assert [place.split(" at ")[0] for place in result["waits_of_validation"]] == [
+        "copy to the host"
+    ]
+
+
+def test_a_device_has_a_name_and_must_be_there(refused):
+    assert device_named("cpu") == torch.device("cpu")
+    assert device_named("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+    refused("unknown-device", device_named, "gpu")
+    if not torch.cuda.is_available():
+        refused("no-gpu", device_named, "cuda")
 
 
 def test_auto_chooses_for_the_device_that_the_model_is_on(results):
@@ -85,6 +114,8 @@ def test_planted_faults_are_found(results):
     item = results["fault: item per sample"]["waits"]
     assert sum(item.values()) == 8, "one wait for each genotype"
     assert all("_local_scalar_dense" in place for place in item)
+    masked = results["fault: mask per step"]["waits"]
+    assert [place.split(" at ")[0] for place in masked] == ["aten::index with a mask"]
     copied = results["fault: host copy"]["waits"]
     assert [place.split(" at ")[0] for place in copied] == ["copy to the host"]
     pageable = results["fault: pageable copy"]["pageable"]
@@ -92,3 +123,8 @@ def test_planted_faults_are_found(results):
     # A pass too many is no wait: it shows in the number of operations.
     assert results["fault: double forward"]["launches"] > 1.05 * right["launches"]
     assert results["fault: double forward"]["waits"] == {}
+    # A gather is one operation more, and shows in the bytes.
+    gathered = results["fault: needless gather"]
+    assert gathered["waits"] == {}
+    assert right["launches"] < gathered["launches"] <= right["launches"] + 4
+    assert gathered["mb"] > right["mb"] + 0.5

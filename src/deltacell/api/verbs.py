@@ -61,11 +61,19 @@ VOTES = 5  # per set on a page
 class Run:
     """A trained predictor with its data, in a directory that `fit` or a command made.
 
-    `weights` are ``best`` by validation, ``last``, or the name of a checkpoint.
+    `weights` are ``best`` by validation, ``last``, or the name of a checkpoint. Its network
+    computes on the `device`: ``cpu``, ``cuda``, or ``auto``, a GPU if there is one.
     """
 
-    def __init__(self, path: str | os.PathLike[str], weights: str = "best") -> None:
-        self.path, self.weights = Path(path).absolute(), weights
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        weights: str = "best",
+        device: str = "auto",
+    ) -> None:
+        self.path = Path(path).absolute()
+        self.weights = weights
+        self.device = device
         self.config: Config = resumed_config(self.path)
 
     @property
@@ -76,7 +84,7 @@ class Run:
     @cached_property
     def loaded(self) -> LoadedRun:
         """The predictor with its weights, and its data."""
-        return load_run(self.path, self.weights)
+        return load_run(self.path, self.weights, device=self.device)
 
     @property
     def history(self) -> History:
@@ -110,7 +118,7 @@ class Run:
         overrides = [f"trainer.{name}={value}" for name, value in settings.items()]
         config = resumed_config(self.path, [*overrides, f"trainer.progress={progress}".lower()])
         train(config, resume=self.path, rendering=training)
-        return Run(self.path, self.weights)
+        return Run(self.path, self.weights, self.device)
 
     def __repr__(self) -> str:
         record = self.record
@@ -368,6 +376,7 @@ def rank(
     *,
     out: str | os.PathLike[str] | None = None,
     weights: str = "best",
+    device: str = "auto",
     overwrite: bool = False,
     progress: bool = True,
     tell: Callable[[str], None] = lambda sentence: None,
@@ -378,7 +387,8 @@ def rank(
     Several ``runs`` give a mean and a spread. ``sets`` is ``pairs``, ``triples``, ``with GENE
     ...``, a file with one set per line, or the sets themselves. The ``options`` are those of
     `deltacell predict`: ``genes``, ``top``, ``above``, ``below``, ``status``, ``linked``,
-    ``distance`` and ``size``. ``tell`` is called with messages about the expected time.
+    ``distance`` and ``size``. Networks compute on the ``device``, as in `Run`. ``tell`` is called
+    with messages about the expected time.
 
     The ranking is a Parquet file, by default in the folder ``rankings`` of the first run. Repeat
     the call to resume a ranking that was stopped; one that is complete is read from its file.
@@ -389,7 +399,7 @@ def rank(
     with progress_bar() as bar:
         report = bar if progress and ranks[0] == 0 else lambda label, done, total: None
         report("loading", 0, 0)
-        loaded = load_runs(runs, weights)
+        loaded = load_runs(runs, weights, device)
         scorer = scorer_of(loaded)
         home = loaded[0].record.path / "rankings"
         if not isinstance(sets, str | os.PathLike):
@@ -455,12 +465,18 @@ class ScoreExplanation(Shown):
         pages.print_explained_set(self.result)
 
 
-def why(runs: AnyRun | Sequence[AnyRun], *genes: str, weights: str = "best") -> ScoreExplanation:
+def why(
+    runs: AnyRun | Sequence[AnyRun],
+    *genes: str,
+    weights: str = "best",
+    device: str = "auto",
+) -> ScoreExplanation:
     """Explain the score of one gene set: what contributes to it, and the closest measured sets.
 
-    ``genes`` are names of any kind, and ``weights`` is for runs given by their directory.
+    ``genes`` are names of any kind; ``weights`` and ``device`` are for runs given by their
+    directory, as in `Run`.
     """
-    loaded = load_runs(runs, weights)
+    loaded = load_runs(runs, weights, device)
     indices = gene_indices(loaded[0].data.cell.genes, genes)
     if not len(indices):
         raise InputError('no genes; expected: deltacell why RUN "HO STE2"', code="no-gene")

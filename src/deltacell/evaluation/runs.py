@@ -110,6 +110,7 @@ def evaluate_runs(
     *,
     baselines: Sequence[str] = (),
     weights: str = "best",
+    device: str = "auto",
     on: str | os.PathLike[str] | Screen | None = None,
     samples: int | None = None,
     beyond: float = 0.08,
@@ -125,6 +126,8 @@ def evaluate_runs(
     the runs. Runs of one name that differ only in the seed are one predictor. ``screen`` and
     ``split`` must be those of the runs; ``samples`` draws some of the test rows.
 
+    Networks compute on the ``device``: ``cpu``, ``cuda``, or ``auto``, a GPU if there is one.
+
     A score at or below ``threshold`` is a hit for AUROC and AUPR. ``on`` is another screen to test
     on instead of the test part, without training rows, and also only on its rows at least
     ``beyond`` from 0. For a list of hits, ``zeros`` tested pairs that are not hits are drawn, as if
@@ -135,7 +138,7 @@ def evaluate_runs(
     for one in as_list(predictors):
         named = isinstance(one, str) and one in BASELINES and not (Path(one) / RUN_FILE).is_file()
         (names if named else paths).append(one)
-    loaded = load_runs(paths, weights)
+    loaded = load_runs(paths, weights, device)
     for run in loaded:
         other_screen = screen is not None and len(screen) != len(run.data.screen)
         other = split is not None and not np.array_equal(split.test, run.data.split.test)
