@@ -1,5 +1,6 @@
 """A training step on a device does not wait, sends each tensor once, and equals the CPU's."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -31,8 +32,20 @@ FAULTS = [
 
 
 @pytest.fixture(scope="module")
-def results():
+def results(tmp_path_factory):
     """What each case did on the pretend device, which has a process of its own."""
+    # Workers of one test run share the result.
+    whole_run = tmp_path_factory.getbasetemp().parent
+    file = whole_run / f"device-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}.jsonl"
+    with (whole_run / "device.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            file.write_text(_run_cases())
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    return {row["case"]: row for row in rows}
+
+
+def _run_cases():
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     if version < MINIMUM:
         pytest.skip(f"PyTorch {torch.__version__} cannot register a device in Python; 2.9 can")
@@ -45,8 +58,7 @@ def results():
         check=False,
     )
     assert finished.returncode == 0, finished.stderr[-2000:]
-    rows = [json.loads(line) for line in finished.stdout.splitlines()]
-    return {row["case"]: row for row in rows}
+    return finished.stdout
 
 
 @pytest.mark.parametrize("name", MODELS)

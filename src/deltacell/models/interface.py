@@ -58,6 +58,7 @@ class TargetScale:
 
     @classmethod
     def of(cls, targets: npt.NDArray[np.floating]) -> TargetScale:
+        """Return the scale of some targets; raise if they do not vary."""
         mean = float(np.mean(targets, dtype=np.float64))
         std = float(np.std(targets, dtype=np.float64))
         if not np.isfinite(mean) or not std > 0:
@@ -133,7 +134,9 @@ class GatedScore(Protocol):
 
     relations: tuple[str, ...]  # names of the gates of relations
 
-    def score(self, relation_gates: Tensor, gene_gates: Tensor) -> Tensor: ...
+    def score(self, relation_gates: Tensor, gene_gates: Tensor) -> Tensor:
+        """Return the score for gates of the relations, and of the genes of the genotype."""
+        ...
 
 
 class Predictor(Recorded):
