@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +29,10 @@ from deltacell.train.leaks import likely_leaks
 
 _NAMED_AT_MOST = 3
 _PARTS = ("train", "validation", "test")
+
+
+#: Returns the cell and the screen of a config, as `sources` does.
+ReadSources = Callable[[DataConfig], tuple[Cell, Screen]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,10 +120,18 @@ def draw_zeros(data: TrainingData, ratio: float, seed: int) -> Zeros | None:
     return Zeros(pairs[0], pairs[1], weights[0], weights[1])
 
 
-def load_data(config: Config, split: Split | str | os.PathLike[str] | None = None) -> TrainingData:
-    """Load the data of a config; `split` is the split of a run, or its directory."""
+def load_data(
+    config: Config,
+    split: Split | str | os.PathLike[str] | None = None,
+    *,
+    read: ReadSources | None = None,
+) -> TrainingData:
+    """Load the data of a config; `split` is the split of a run, or its directory.
+
+    `read` loads the cell and the screen in place of `sources`, if they are loaded already.
+    """
     settings = config.data
-    cell, loaded = sources(settings)
+    cell, loaded = sources(settings) if read is None else read(settings)
     whole = loaded.on(cell)
     if settings.relations is not None:
         cell = cell.with_relations(settings.relations)
