@@ -8,12 +8,14 @@ from cells import random_cell, random_sets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deltacell.cell import Cell
 from deltacell.models.baselines import BASELINES, baseline
 from deltacell.screen.genotypes import Genotypes
 from deltacell.train.checkpoints import read_checkpoint, write_checkpoint
 
 FAST = {"boosted_trees": {"rounds": 8, "dimensions": 4}}
 N_GENES = 24
+CLOSED_FORMS = ("global_mean", "additive", "query_pair", "query_pair_mean", "additive_pair")
 
 every_baseline = pytest.mark.parametrize("name", list(BASELINES))
 seeds = st.integers(0, 2**32 - 1)
@@ -56,7 +58,7 @@ def test_independent_of_batch_gene_order_and_numbering(name, seed):
     assert torch.equal(again(cell, Genotypes.of(sets)).score, expected)
 
 
-@pytest.mark.parametrize("name", ["global_mean", "additive", "query_pair_mean"])
+@pytest.mark.parametrize("name", CLOSED_FORMS)
 @few
 @given(seed=seeds, factor=st.sampled_from([0.25, 4.0]), shift=st.sampled_from([-2.0, 8.0]))
 def test_follows_units(name, seed, factor, shift):
@@ -82,3 +84,33 @@ def test_save_then_load_is_the_identity(name, seed, tmp_path_factory):
         expected, found = model(cell, Genotypes.of(sets)), again(there, Genotypes.of(asked))
         assert torch.equal(found.score, expected.score)
         assert laws.bits_of(again.state_dict()) == laws.bits_of(model.state_dict())
+
+
+# Trees choose between columns that are equally good by rounding.
+@pytest.mark.parametrize("name", sorted(set(BASELINES) - {"boosted_trees"}))
+@few
+@given(seed=seeds)
+def test_other_names_of_the_genes_change_nothing_but_the_rounding(name, seed):
+    rng, cell, sets, targets = problem(seed)
+    expected = fitted(name, cell, sets, targets)(cell, Genotypes.of(sets)).score
+    names = [f"Y{i:03d}" for i in rng.permutation(N_GENES)]
+    renamed = Cell(names, cell.relations.values())
+    score = fitted(name, renamed, sets, targets)(renamed, Genotypes.of(sets)).score
+    torch.testing.assert_close(score, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", sorted(set(BASELINES) - {"global_mean", "boosted_trees"}))
+@few
+@given(seed=seeds)
+def test_of_unseen_genes_it_says_what_is_known_without_them(name, seed):
+    """A set of unseen genes has the intercept; an unseen gene in a set adds nothing."""
+    _, cell, sets, targets = problem(seed)
+    kept = [i for i, genes in enumerate(sets) if max(genes) < N_GENES - 3]
+    model = fitted(name, cell, [sets[i] for i in kept], targets[kept])
+    unseen = [[N_GENES - 1], [N_GENES - 2, N_GENES - 1], [N_GENES - 3, N_GENES - 2, N_GENES - 1]]
+    intercept = model(cell, Genotypes.of(unseen)).score
+    torch.testing.assert_close(intercept, intercept[:1].expand(3))
+    assert targets.min() < float(intercept[0]) < targets.max()
+    alone = model(cell, Genotypes.of([[0], [1]])).score
+    with_unseen = model(cell, Genotypes.of([[0, N_GENES - 1], [1, N_GENES - 2]])).score
+    torch.testing.assert_close(with_unseen, alone)

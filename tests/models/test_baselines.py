@@ -1,11 +1,13 @@
 """The baselines: each equals its formula, learns what it can, and refuses what it must."""
 
+from collections import Counter
 from importlib import import_module
 from itertools import combinations
 
 import lightgbm
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from cells import random_cell, random_sets
 from hypothesis import given, settings
@@ -15,14 +17,19 @@ from deltacell.cell import Cell, Feature, Relation
 from deltacell.models.baselines import (
     BASELINES,
     Additive,
+    AdditivePair,
     BoostedTrees,
     GlobalMean,
+    NearestProfiles,
+    QueryPair,
     QueryPairMean,
     baseline,
     boosted_trees,
+    low_rank,
 )
 from deltacell.models.baselines.additive import cross_fitted_effects, ridge
 from deltacell.models.baselines.boosted_trees import network_columns, spectral_embedding
+from deltacell.models.baselines.factorisation import solved_factors
 from deltacell.models.fitted.gene_sets import GeneOrder, GeneSets
 from deltacell.models.fitted.predictor import Part
 from deltacell.models.pairs import PairTrees
@@ -127,6 +134,152 @@ def test_closed_forms_equal_brute_force(seed, n, penalty):
         expected.append((0.5 * prior + sum(near)) / (0.5 + len(near)))
     fitted = QueryPairMean(0.5, penalty).fit(*part)
     np.testing.assert_allclose(fitted(cell, asked_sets).score, expected, atol=1e-5)
+
+
+def pairs_of(genes):
+    return list(combinations(sorted(genes), 2))
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=seeds)
+def test_the_query_pair_is_the_one_that_most_genotypes_contain(seed):
+    rng = np.random.default_rng(seed)
+    n_genes = 12
+    cell = Cell([f"G{i:02d}" for i in rng.permutation(n_genes)], [])
+    sets = random_sets(n_genes, 60, sizes=(2, 3, 3), seed=seed)
+    wanted = random_sets(n_genes, 30, sizes=(1, 2, 3, 4), seed=seed + 1)
+    targets = rng.normal(size=60)
+    count = Counter(pair for genes in sets for pair in pairs_of(genes))
+    scores = {pair: [] for pair in count}
+    for genes, score in zip(sets, targets, strict=True):
+        most = max(count[pair] for pair in pairs_of(genes))
+        for pair in pairs_of(genes):
+            if count[pair] == most:
+                scores[pair].append(score)
+    expected = []
+    for genes in wanted:
+        known = [score for pair in pairs_of(genes) for score in scores.get(pair, ())]
+        expected.append((2.0 * targets.mean() + sum(known)) / (2.0 + len(known)))
+    fitted = QueryPair(2.0).fit(cell, Genotypes.of(sets), targets)
+    np.testing.assert_allclose(fitted(cell, Genotypes.of(wanted)).score, expected, atol=1e-5)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=seeds)
+def test_additive_pair_is_ridge_regression_on_genes_and_pairs(seed):
+    rng = np.random.default_rng(seed)
+    n_genes, penalty, pair_penalty = 9, 0.5, 2.0
+    every_pair = list(combinations(range(n_genes), 2))
+    cell = Cell([f"G{i:02d}" for i in range(n_genes)], [])
+    sets, wanted = random_sets(n_genes, 50, seed=seed), random_sets(n_genes, 20, seed=seed + 1)
+    targets = rng.normal(1.0, 1.0, 50)
+
+    def indicators(rows):
+        genes = [[gene in row for gene in range(n_genes)] for row in rows]
+        pairs = [[set(pair) <= set(row) for pair in every_pair] for row in rows]
+        return np.hstack([np.array(genes, float), np.array(pairs, float)])
+
+    # A column that is multiplied by a factor has a penalty that is divided by its square.
+    factors = np.repeat([1.0, np.sqrt(penalty / pair_penalty)], [n_genes, len(every_pair)])
+    intercept, effects = dense_ridge(indicators(sets) * factors, targets, penalty)
+    expected = intercept + indicators(wanted) * factors @ effects
+    fitted = AdditivePair(penalty, pair_penalty).fit(cell, Genotypes.of(sets), targets)
+    np.testing.assert_allclose(fitted(cell, Genotypes.of(wanted)).score, expected, atol=1e-5)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=seeds)
+def test_nearest_profiles_equal_brute_force(seed):
+    rng = np.random.default_rng(seed)
+    n_genes = 10
+    cell = Cell([f"G{i:02d}" for i in range(n_genes)], [])
+    sets, targets = random_sets(n_genes, 40, seed=seed), rng.normal(size=40)
+    wanted = random_sets(n_genes, 20, seed=seed + 1)
+    additive = Additive().fit(cell, Genotypes.of(sets), targets)
+    left = targets - additive(cell, Genotypes.of(sets)).score.numpy().astype(np.float64)
+    scores, residuals, measured = np.zeros((3, n_genes, n_genes))
+    for a, b in combinations(range(n_genes), 2):
+        rows = [i for i, genes in enumerate(sets) if {a, b} <= set(genes)]
+        if rows:
+            scores[a, b] = scores[b, a] = targets[rows].mean()
+            residuals[a, b] = residuals[b, a] = left[rows].mean()
+            measured[a, b] = measured[b, a] = 1
+    length = np.linalg.norm(scores, axis=1, keepdims=True)
+    unit = scores / np.where(length > 0, length, 1)
+    weights = np.maximum(unit @ unit.T, 0) ** 2
+    np.fill_diagonal(weights, 0)
+
+    def vote(a, b):
+        total = weights[a] @ residuals[:, b] + weights[b] @ residuals[:, a]
+        return total / (0.05 + weights[a] @ measured[:, b] + weights[b] @ measured[:, a])
+
+    votes = [np.mean([vote(*pair) for pair in pairs_of(s)]) if len(s) > 1 else 0 for s in wanted]
+    expected = additive(cell, Genotypes.of(wanted)).score.numpy() + votes
+    fitted = NearestProfiles().fit(cell, Genotypes.of(sets), targets)
+    np.testing.assert_allclose(fitted(cell, Genotypes.of(wanted)).score, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["matrix_factorisation", "low_rank", "nearest_profiles"])
+def test_what_genes_have_in_common_is_learned_and_noise_is_not(name):
+    """The scores of pairs are products of two hidden numbers per gene, and additive ones 0."""
+    n_genes, rng = 60, np.random.default_rng(0)
+    cell = Cell([f"G{i:02d}" for i in range(n_genes)], [])
+    hidden = rng.choice([-1.0, 1.0], size=(n_genes, 2))
+    pairs = np.array(list(combinations(range(n_genes), 2)))[rng.permutation(n_genes * 59 // 2)]
+    train, validation, test = np.split(pairs, [900, 1300])
+    score = (hidden[pairs[:, 0]] * hidden[pairs[:, 1]]).sum(axis=1)
+    score_of = dict(zip(map(tuple, pairs.tolist()), score, strict=True))
+
+    def pearson(change):
+        truth = {pair: change(value) for pair, value in score_of.items()}
+
+        def targets(rows):
+            return [truth[tuple(row)] for row in rows.tolist()]
+
+        model = baseline(name)
+        held_out = (Genotypes.of(validation.tolist()), targets(validation))
+        model.fit(cell, Genotypes.of(train.tolist()), targets(train), validation=held_out)
+        predicted = model(cell, Genotypes.of(test.tolist())).score.numpy()
+        # A pair that the validation part finds useless is left out, and the rest may be constant.
+        return np.corrcoef(predicted, targets(test))[0, 1] if predicted.std() > 1e-6 else 0.0
+
+    assert pearson(lambda value: value) > 0.9
+    assert abs(pearson(lambda value: rng.normal())) < 4 / np.sqrt(len(test))
+
+
+def test_factors_are_the_best_for_those_of_the_other_side():
+    rng = np.random.default_rng(2)
+    n_genes, rank = 12, 3
+    dense_scores = np.where(rng.random((n_genes, n_genes)) < 0.4, rng.normal(size=(12, 12)), 0)
+    factors, penalties = rng.normal(size=(n_genes, rank)), rng.random(n_genes) + 0.5
+    dense_scores[5] = 0
+    solved = solved_factors(sp.csr_array(dense_scores), factors, penalties)
+
+    def loss(row, vector):
+        measured = dense_scores[row] != 0
+        errors = dense_scores[row, measured] - factors[measured] @ vector
+        return (errors**2).sum() + penalties[row] * (vector**2).sum()
+
+    for row in range(n_genes):
+        for step in rng.normal(size=(20, rank)) * 1e-3:
+            assert loss(row, solved[row]) <= loss(row, solved[row] + step)
+    assert (solved[5] == 0).all()
+
+
+@pytest.mark.parametrize("is_dense", [True, False])
+def test_leading_eigenvectors_are_those_of_the_sum(monkeypatch, is_dense):
+    monkeypatch.setattr(low_rank, "_SMALL_ENOUGH_FOR_DENSE", 256 if is_dense else 0)
+    rng = np.random.default_rng(4)
+    vectors = np.linalg.qr(rng.normal(size=(40, 2)))[0]
+    first = low_rank.Eigen(vectors, np.array([30.0, -20.0]))
+    noise = rng.normal(size=(40, 40)) / 10
+    sparse = sp.csr_array(noise + noise.T)
+    leading = low_rank.leading_eigen(sparse, first, 2)
+    whole = sparse.toarray() + (vectors * first.values) @ vectors.T
+    row, column = np.indices((40, 40)).reshape(2, -1)
+    rebuilt = leading.entries(row, column).reshape(40, 40)
+    values = np.sort(np.abs(np.linalg.eigvalsh(whole)))
+    assert np.linalg.norm(whole - rebuilt, 2) == pytest.approx(values[-3], rel=1e-2)
 
 
 def part_of(cell, sets, targets):

@@ -99,8 +99,8 @@ def test_quotes_are_text_where_no_field_is_quoted(write):
 def test_rows_of_another_width_are_bad_and_told_with_their_lines(write, refused):
     path = write(b"a\tb\n\n1\t2\n\n3\n4\t5\t6\n")
     table = below(path)
-    table.bad("small", "a", table.numbers("a") < 2)
-    error = refused("bad-rows", table.refuse)
+    table.mark_bad("small", "a", table.numbers("a") < 2)
+    error = refused("bad-rows", table.raise_if_bad)
     assert (error.where, error.line) == (path, 3)
     assert error.fields["kinds"] == {"other than 2 columns": 2, "small": 1}
     assert "Every row" in str(refused("bad-rows", below, write(b"a\tb\n1\n2\n")).fix)
@@ -110,10 +110,10 @@ def test_rows_of_another_width_are_bad_and_told_with_their_lines(write, refused)
 def test_what_is_not_a_finite_number_is_bad(write, bad, refused):
     table = below(write(f"a\tb\n1\t1.5\n\n1\t{bad}\n1\tNA\n1\t\n".encode()))
     assert np.isnan(table.numbers("b")).tolist() == [False, True, True, True]
-    error = refused("bad-rows", table.refuse)
+    error = refused("bad-rows", table.raise_if_bad)
     assert (error.line, [*error.fields["kinds"].values()]) == (4, [1])
     table.numbers("b", required=True)
-    assert [*refused("bad-rows", table.refuse).fields["kinds"].values()] == [4]
+    assert [*refused("bad-rows", table.raise_if_bad).fields["kinds"].values()] == [4]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_the_head_unpacks_the_beginning(write, refused):
 
 
 def test_a_file_that_is_made_to_fill_the_memory_is_refused(write, monkeypatch, refused):
-    monkeypatch.setattr("deltacell.storage.tables._ALWAYS_UNPACKED", 1 << 20)
+    monkeypatch.setattr("deltacell.storage.tables.unpack._ALWAYS_UNPACKED", 1 << 20)
     bomb = b"YAL001C\tYAL002W\n" * 300_000
     members = {"edges.tsv": bomb}
     book = zipped({**members, "[Content_Types].xml": b""}, zipfile.ZIP_DEFLATED)

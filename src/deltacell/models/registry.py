@@ -22,13 +22,18 @@ GROUP = "deltacell.models"
 # Not entry points, which an editable install does not update.
 BUILT_IN: Mapping[str, str] = {
     "additive": "deltacell.models.baselines.config:AdditiveConfig",
+    "additive_pair": "deltacell.models.baselines.config:AdditivePairConfig",
     "boosted_trees": "deltacell.models.baselines.config:BoostedTreesConfig",
     "dango": "deltacell.models.dango.config:DangoConfig",
     "ensemble": "deltacell.train.ensemble_config:EnsembleConfig",
     "global_mean": "deltacell.models.baselines.config:GlobalMeanConfig",
     "hetero_cell": "deltacell.models.hetero_cell.config:HeteroCellConfig",
+    "low_rank": "deltacell.models.baselines.config:LowRankConfig",
+    "matrix_factorisation": "deltacell.models.baselines.config:MatrixFactorisationConfig",
+    "nearest_profiles": "deltacell.models.baselines.config:NearestProfilesConfig",
     "pair_cell": "deltacell.models.pair_cell.config:PairCellConfig",
     "pair_trees": "deltacell.models.pair_trees.config:PairTreesConfig",
+    "query_pair": "deltacell.models.baselines.config:QueryPairConfig",
     "query_pair_mean": "deltacell.models.baselines.config:QueryPairMeanConfig",
 }
 """The configs of the predictors of this package, as ``module:Class``."""
@@ -41,7 +46,10 @@ LOSSES: Mapping[str, str] = {
 }
 """The configs of the losses."""
 
-BASELINES = ("global_mean", "additive", "query_pair_mean", "boosted_trees")
+BASELINES = (
+    *("global_mean", "additive", "query_pair", "query_pair_mean", "additive_pair"),
+    *("matrix_factorisation", "low_rank", "nearest_profiles", "boosted_trees"),
+)
 """The baselines that `deltacell evaluate` fits by name."""
 
 

@@ -39,6 +39,10 @@ from deltacell.storage.provenance import Source
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 
+# Arguments of renameat2, from linux/fcntl.h and linux/fs.h.
+_AT_WORKING_DIRECTORY = -100
+_RENAME_EXCHANGE = 2
+
 
 class Stored(NamedTuple):
     """The contents of a directory and their checksum."""
@@ -70,7 +74,7 @@ class Storable:
 
     @cached_property
     def checksum(self) -> str:
-        """Checksum of the contents, the same in memory and on disk."""
+        """The checksum of the contents, the same in memory and on disk."""
         return checksum(self._parts())
 
     def equals(self, other: Any) -> bool:
@@ -84,19 +88,24 @@ class Storable:
         return as_html(lambda: print_data({self.stored_as: {**self.stats(), "sources": []}}, ""))
 
     def _with(self, **changed: Any) -> Self:
-        same = {name: getattr(self, name) for name in self.made_from}
-        return type(self)(**{"synthetic": self.synthetic_recipe, **same, **changed})
+        """Return a copy with other values of some constructor arguments."""
+        arguments = {name: getattr(self, name) for name in self.made_from}
+        return type(self)(**{"synthetic": self.synthetic_recipe, **arguments, **changed})
 
     def _loaded(self, path: str | os.PathLike[str], stored: Stored) -> Self:
+        """Add what its directory says of it beside its parts, and where it is."""
         self.sources = tuple(Source.from_json(source) for source in stored.meta["sources"])
-        self.synthetic_recipe, self.path = stored.meta["synthetic"], Path(path).absolute()
+        self.synthetic_recipe = stored.meta["synthetic"]
+        self.path = Path(path).absolute()
         self.__dict__["checksum"] = stored.checksum
         return self
 
     def _facts(self) -> dict[str, Any]:
+        """Return its sizes as a JSON-serialisable dict."""
         raise NotImplementedError
 
     def _parts(self) -> dict[str, pa.Table]:
+        """Return its contents as Arrow tables by the name of their file."""
         raise NotImplementedError
 
 
@@ -115,8 +124,8 @@ def write(
             file = temporary / f"{name}.arrow"
             with pa.OSFile(str(file), "wb") as sink:
                 _write_part(sink, table)
-            sha = sha256_of_file(file)
-            described[name] = {"file": file.name, "rows": table.num_rows, "sha256": sha}
+            sha256 = sha256_of_file(file)
+            described[name] = {"file": file.name, "rows": table.num_rows, "sha256": sha256}
         write_manifest(temporary, kind, described, meta)
 
 
@@ -126,6 +135,14 @@ def write_manifest(
     parts: Mapping[str, Mapping[str, Any]],
     meta: Mapping[str, Any],
 ) -> None:
+    """Write the manifest of a directory.
+
+    Args:
+        directory: The directory, in which the parts are.
+        kind: What it holds, such as ``cell``.
+        parts: By name, a ``file``, its number of ``rows`` and its ``sha256``.
+        meta: What else is recorded; ``files`` names further files that belong to the directory.
+    """
     manifest: dict[str, Any] = {
         "format": "deltacell",
         "schema": SCHEMA_VERSION,
@@ -151,30 +168,30 @@ def new_directory(
     An existing directory is replaced only with `overwrite`, and only if it is of the same kind and
     holds nothing that this program did not write.
     """
-    given, path = path, Path(path).resolve()
-    temporary = temporary_name(path)
-    made: list[Path] = []
+    resolved = Path(path).resolve()
+    temporary = temporary_name(resolved)
+    new_parents: list[Path] = []
     try:
-        replaces = _must_be_replaced(path, kind, overwrite=overwrite)
-        made = [folder for folder in path.parents if not folder.exists()]
+        replaces = _must_be_replaced(resolved, kind, overwrite=overwrite)
+        new_parents = [folder for folder in resolved.parents if not folder.exists()]
         temporary.mkdir(parents=True)
         yield temporary
         # Everything must be on disk before the rename.
         for entry in (*temporary.rglob("*"), temporary):
             flush(entry)
-        check_locks(path)
-        _put(temporary, path, kind, replaces=replaces)
+        check_locks(resolved)
+        _put(temporary, resolved, kind, replaces=replaces)
     except OSError as error:
         raise StoreError(
             f"the {kind} could not be written: {error.strerror or error}",
             code="not-written",
-            where=given,
+            where=path,
             fix="Nothing was written. Free some space or choose another path.",
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         with suppress(OSError):  # A folder may not be empty.
-            for folder in made:
+            for folder in new_parents:
                 folder.rmdir()
 
 
@@ -191,52 +208,70 @@ def read(path: str | os.PathLike[str], kind: str, *, verify: bool = True) -> Sto
     path = Path(path)
     manifest = read_manifest(path)
     if manifest["kind"] != kind:
-        what = f"expected a saved {kind}, but found a saved {manifest['kind']}"
-        raise StoreError(what, code="wrong-kind", where=path)
-    parts = {}
-    for name, described in manifest["parts"].items():
-        file = path / described["file"]
-        try:
-            if file.name != described["file"] or not file.is_file():
-                raise _damaged(file, f"the part '{name}' is not a file next to the manifest")
-            if verify and sha256_of_file(file) != described["sha256"]:
-                raise _damaged(file, "the contents do not match the checksum in the manifest")
-            with pa.memory_map(str(file)) as source:
-                parts[name] = pa.ipc.open_file(source).read_all()
-        except pa.ArrowException as error:
-            if lacks_memory(error):
-                raise NotEnoughMemoryError(memory_sentence()) from error
-            raise _damaged(file, f"not an Arrow file: {error}") from error
-        except OSError as error:
-            what = f"cannot be read: {error.strerror or error}"
-            raise StoreError(what, code="unreadable", where=file) from error
+        message = f"expected a saved {kind}, but found a saved {manifest['kind']}"
+        raise StoreError(message, code="wrong-kind", where=path)
+    parts = {
+        name: _read_part(path, name, described, verify=verify)
+        for name, described in manifest["parts"].items()
+    }
     return Stored(parts, manifest["meta"], manifest["checksum"])
 
 
+def _read_part(
+    directory: Path,
+    name: str,
+    described: Mapping[str, Any],
+    *,
+    verify: bool,
+) -> pa.Table:
+    """Open a part of a directory as the manifest describes it."""
+    file = directory / described["file"]
+    try:
+        if file.name != described["file"] or not file.is_file():
+            raise _damaged(file, f"the part '{name}' is not a file next to the manifest")
+        if verify and sha256_of_file(file) != described["sha256"]:
+            raise _damaged(file, "the contents do not match the checksum in the manifest")
+        with pa.memory_map(str(file)) as source:
+            return pa.ipc.open_file(source).read_all()
+    except pa.ArrowException as error:
+        if lacks_memory(error):
+            raise NotEnoughMemoryError(memory_sentence()) from error
+        raise _damaged(file, f"not an Arrow file: {error}") from error
+    except OSError as error:
+        message = f"cannot be read: {error.strerror or error}"
+        raise StoreError(message, code="unreadable", where=file) from error
+
+
 def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read the manifest of a directory; raise if it is damaged or of another version."""
     path = Path(path)
     file = path / MANIFEST
     if not file.is_file():
-        why = "it has no manifest.json" if path.exists() else "no such directory"
+        reason = "it has no manifest.json" if path.exists() else "no such directory"
         fix = "Create one with `deltacell data import` or `deltacell data synthetic`."
-        what = f"not a cell, screen or split: {why}"
-        raise StoreError(what, code="not-a-store", where=path, fix=fix)
+        message = f"not a cell, screen or split: {reason}"
+        raise StoreError(message, code="not-a-store", where=path, fix=fix)
     manifest = read_json(file, what="the manifest")
     try:
-        is_ours = (manifest["format"], manifest["schema"]) == ("deltacell", SCHEMA_VERSION)
-        is_whole = not is_ours or (
-            manifest["seal"] == seal_of(manifest)
-            and manifest["checksum"] == _checksum_of(manifest["parts"])
-        )
+        version = (manifest["format"], manifest["schema"])
+        is_ours = version == ("deltacell", SCHEMA_VERSION)
+        is_whole = not is_ours or _matches_its_checksums(manifest)
     except (KeyError, TypeError, AttributeError):
         is_whole = False
     if not is_whole:
         raise _damaged(file, "the manifest was edited or damaged")
     if not is_ours:
-        what = f"not a deltacell manifest with schema version {SCHEMA_VERSION}"
+        message = f"not a deltacell manifest with schema version {SCHEMA_VERSION}"
         fix = "Import the source files again with this version."
-        raise StoreError(what, code="other-version", where=file, fix=fix)
+        raise StoreError(message, code="other-version", where=file, fix=fix)
     return dict(manifest)
+
+
+def _matches_its_checksums(manifest: Mapping[str, Any]) -> bool:
+    """Return whether neither a manifest nor the checksums of its parts were changed."""
+    if manifest["seal"] != seal_of(manifest):
+        return False
+    return bool(manifest["checksum"] == _checksum_of(manifest["parts"]))
 
 
 def checksum(parts: Mapping[str, pa.Table]) -> str:
@@ -245,11 +280,13 @@ def checksum(parts: Mapping[str, pa.Table]) -> str:
     for name, table in parts.items():
         sink = pa.BufferOutputStream()
         _write_part(sink, table)
-        described[name] = {"sha256": hashlib.sha256(sink.getvalue()).hexdigest()}
+        sha256 = hashlib.sha256(sink.getvalue()).hexdigest()
+        described[name] = {"sha256": sha256}
     return _checksum_of(described)
 
 
 def sha256_of_file(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file as hexadecimal digits."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -260,30 +297,36 @@ def _write_part(sink: Any, table: pa.Table) -> None:
 
 
 def _checksum_of(parts: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the checksum of all parts, from the ``sha256`` of each."""
     lines = "".join(f"{name}\t{parts[name]['sha256']}\n" for name in sorted(parts))
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def _damaged(file: Path, what: str) -> StoreError:
+def _damaged(file: Path, message: str) -> StoreError:
     fix = "Restore the directory from a copy, or create it again from its sources."
-    return StoreError(what, code="damaged", where=file, fix=fix)
+    return StoreError(message, code="damaged", where=file, fix=fix)
 
 
 def _must_be_replaced(path: Path, kind: str, *, overwrite: bool) -> bool:
     """Return whether there is a directory to replace; raise if it must not be replaced."""
-    if not os.path.lexists(path) or (path.is_dir() and not any(path.iterdir())):
+    if not os.path.lexists(path):
+        return False
+    if path.is_dir() and not any(path.iterdir()):
         return False
     strangers = [path.name]
     with suppress(StoreError):
         manifest = read_manifest(path)
-        strangers = _strangers(path, manifest) if manifest["kind"] == kind else strangers
+        if manifest["kind"] == kind:
+            strangers = _strangers(path, manifest)
     if overwrite and not strangers:
         return True
-    what, fix = f"a saved {kind} is already here", "Choose another path, or use --overwrite."
     if strangers:
-        what = f"'{strangers[0]}' is not part of a saved {kind} and would be deleted"
+        message = f"'{strangers[0]}' is not part of a saved {kind} and would be deleted"
         fix = "Choose an empty or a new directory."
-    raise StoreError(what, code="exists", where=path, fix=fix)
+    else:
+        message = f"a saved {kind} is already here"
+        fix = "Choose another path, or use --overwrite."
+    raise StoreError(message, code="exists", where=path, fix=fix)
 
 
 def _strangers(path: Path, manifest: Mapping[str, Any]) -> list[str]:
@@ -304,24 +347,26 @@ def _is_ours(entry: Path) -> bool:
 
 def _put(temporary: Path, path: Path, kind: str, *, replaces: bool) -> None:
     """Rename a new directory to its path, unless something was put there in the meantime."""
-    old = temporary
+    replaced = temporary
     try:
         if replaces:
-            old = _exchange(temporary, path)
+            replaced = _exchange(temporary, path)
             # Nobody else writes here, so this second check is final.
-            _must_be_replaced(old, kind, overwrite=True)
+            _must_be_replaced(replaced, kind, overwrite=True)
         else:
             temporary.rename(path)  # A directory can replace nothing but an empty directory.
     except (StoreError, OSError) as error:
         if isinstance(error, StoreError):
-            shutil.rmtree(_exchange(old, path), ignore_errors=True)
+            shutil.rmtree(_exchange(replaced, path), ignore_errors=True)
         elif error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
-        what = f"something else was written here while the {kind} was being made; it is unchanged"
+        message = (
+            f"something else was written here while the {kind} was being made; it is unchanged"
+        )
         fix = "Choose another path, or move it elsewhere and rerun the command."
-        raise StoreError(what, code="came-meanwhile", where=path, fix=fix) from error
+        raise StoreError(message, code="came-meanwhile", where=path, fix=fix) from error
     flush_parent(path)
-    shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def _exchange(new: Path, path: Path) -> Path:
@@ -338,14 +383,18 @@ def _exchange(new: Path, path: Path) -> Path:
     return aside
 
 
-def _exchanged(one: Path, other: Path) -> bool:
-    """Swap the names of two directories atomically, if the system can (Linux)."""
+def _exchanged(first: Path, second: Path) -> bool:
+    """Swap the names of two directories atomically; return False if the system cannot."""
     if sys.platform != "linux":
         return False
-    at_working_directory, exchange = -100, 2
-    names = os.fsencode(one), os.fsencode(other)
     with suppress(AttributeError, OSError):
         renameat2 = ctypes.CDLL(None).renameat2
-        done = renameat2(at_working_directory, names[0], at_working_directory, names[1], exchange)
-        return bool(done == 0)
+        status = renameat2(
+            _AT_WORKING_DIRECTORY,
+            os.fsencode(first),
+            _AT_WORKING_DIRECTORY,
+            os.fsencode(second),
+            _RENAME_EXCHANGE,
+        )
+        return bool(status == 0)
     return False

@@ -19,9 +19,10 @@ class Counts:
     dropped: Mapping[str, int] = field(default_factory=dict)  # by reason
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dropped", {k: int(n) for k, n in self.dropped.items() if n})
-        negative = min(self.kept, *self.dropped.values(), 0) < 0
-        if negative or self.read != self.kept + sum(self.dropped.values()):
+        dropped = {reason: int(n) for reason, n in self.dropped.items() if n}
+        object.__setattr__(self, "dropped", dropped)
+        is_negative = min(self.kept, *self.dropped.values(), 0) < 0
+        if is_negative or self.read != self.kept + sum(self.dropped.values()):
             raise ValueError(f"rows do not add up: {self}")
 
     @property
@@ -30,11 +31,13 @@ class Counts:
         return self.read - self.dropped.get(UNKNOWN_GENE, 0) - self.dropped.get(AMBIGUOUS_NAME, 0)
 
     def to_json(self) -> dict[str, Any]:
+        """Return a JSON-serialisable dict."""
         numbers = {"read": self.read, "resolved": self.resolved, "kept": self.kept}
         return {**numbers, "dropped": dict(self.dropped)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Counts:
+        """Return the counts that `to_json` wrote."""
         return cls(data["read"], data["kept"], data["dropped"])
 
 
@@ -50,8 +53,10 @@ class Source:
     notes: Mapping[str, int | str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
+        """Return a JSON-serialisable dict."""
         return {**vars(self), "counts": self.counts.to_json(), "notes": dict(self.notes)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Source:
+        """Return the source that `to_json` wrote."""
         return cls(**{**data, "counts": Counts.from_json(data["counts"])})

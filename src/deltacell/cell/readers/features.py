@@ -143,8 +143,8 @@ def feature_of(
     values = np.stack([*numbers.values()], axis=1).astype(np.float32)
     unnamed = (table.frame[gene] == "").to_numpy()
     blank = unnamed & np.isnan(values).all(axis=1)
-    table.bad("there are values and no gene name", gene, unnamed & ~blank)
-    table.refuse()
+    table.mark_bad("there are values and no gene name", gene, unnamed & ~blank)
+    table.raise_if_bad()
     table, values = table.take(~blank), values[~blank]
     names, lines = table.frame[gene], table.lines
     index = resolve_strains(genes, names)
@@ -199,7 +199,7 @@ def _columns(table: Table) -> tuple[dict[str, Doubles], list[str], dict[str, lis
             left_out["index_left_out"].append(name)
         elif n_numbers:
             numbers[name] = values
-            table.bad(f"column '{name}' is not a finite number", name, wrong)
+            table.mark_bad(f"column '{name}' is not a finite number", name, wrong)
         elif not name.startswith("column "):
             left_out["columns_without_a_value"].append(name)
     return numbers, texts, left_out

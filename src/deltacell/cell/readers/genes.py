@@ -35,7 +35,7 @@ def _is_sgd(sheet: Sheet) -> bool:
 
 def _read_sgd(table: Table) -> tuple[Genes, Source]:
     sgdid, kinds = table.frame["sgdid"], table.frame["type"]
-    table.bad("not an SGDID such as S000002635", "sgdid", ~sgdid.str.contains(_SGDID))
+    table.mark_bad("not an SGDID such as S000002635", "sgdid", ~sgdid.str.contains(_SGDID))
     is_gene = kinds.is_in(_GENE_TYPES)
 
     def types(of: pl.Series) -> dict[str, int]:
@@ -95,7 +95,7 @@ def _genes(
         for end in ("start", "end")
         if end in columns
     }
-    table.refuse()
+    table.raise_if_bad()
     if len(places) == 2:
         places = dict(zip(places, np.sort([*places.values()], axis=0), strict=True))
     aliases = None

@@ -128,14 +128,14 @@ def in_capitals(name: str) -> str:
 def names_in(table: Table, column: str) -> pl.Series:
     """Return a column of gene names; an empty one, or one that is too long, is bad."""
     names = table.frame[column]
-    table.bad(f"no gene name in column '{column}'", column, names == "")
+    table.mark_bad(f"no gene name in column '{column}'", column, names == "")
     check_lengths(table, column)
     return names
 
 
 def check_lengths(table: Table, column: str, longest: int = LONGEST_NAME) -> None:
     too_long = table.frame[column].str.len_chars() > longest
-    table.bad(f"a name of more than {longest} characters", column, too_long)
+    table.mark_bad(f"a name of more than {longest} characters", column, too_long)
 
 
 def resolve_strains(genes: Genes, names: pl.Series) -> Ints:

@@ -97,7 +97,7 @@ def _reader(name: str, find: Find, make: Callable[[Table], _Made]) -> Reader:
             NamedEdges(relation, frame, *file, **_with_notes(table, facts))
             for relation, frame, facts in make(table)
         ]
-        table.refuse()
+        table.raise_if_bad()
         return made
 
     return table_reader(name, "edges", find, read)
@@ -179,7 +179,7 @@ def _actions(table: Table) -> _Made:
     A row ``a, b`` is the edge a -> b. A directional row in which b acts on a repeats the row
     ``b, a`` and is dropped; a pair that is not directional is listed in both directions.
     """
-    table.bad("no mode", "mode", table.frame["mode"] == "")
+    table.mark_bad("no mode", "mode", table.frame["mode"] == "")
     ends = orf_names(table, "item_id_a"), orf_names(table, "item_id_b")
     rows = _frame(table, *ends, weight=_scores(table, "score")).with_columns(
         mode=table.frame["mode"],
@@ -213,7 +213,7 @@ def _adjacency(table: Table) -> _Made:
     for column in ("first", "second"):
         numbers = table.frame[column].cast(pl.Int64, strict=False)
         inside = numbers.fill_null(0).is_between(1, len(genes))
-        table.bad(f"not a line of '{lists[0].name}', 1 to {len(genes)}", column, ~inside)
+        table.mark_bad(f"not a line of '{lists[0].name}', 1 to {len(genes)}", column, ~inside)
         ends.append(genes.gather((numbers - 1).set(~inside, 0)))
     channel = _CHANNEL.search(table.path.name)
     name = f"string_{channel[1].lower()}" if channel else stem_of(table.path.name)
@@ -240,8 +240,8 @@ def _read_genes(file: File) -> list[str]:
     shifted = table.lines != np.arange(1, len(table) + 1)
     again = ~names.str.to_uppercase().is_first_distinct()
     wrong = again.to_numpy() | shifted | names.str.contains(r"\s|^$").to_numpy()
-    table.bad("blank line, several names or a repeated name", "text", wrong)
-    table.refuse()
+    table.mark_bad("blank line, several names or a repeated name", "text", wrong)
+    table.raise_if_bad()
     return names.to_list()
 
 
@@ -254,14 +254,16 @@ def _scores(table: Table, column: str) -> Doubles:
     """Return a column of scores from 0 to 1000, divided by 1000."""
     written = table.numbers(column, required=True)
     wrong = (written < 0) | (written > 1000)
-    table.bad(f"column '{column}' is not between 0 and 1000", column, wrong)
+    table.mark_bad(f"column '{column}' is not between 0 and 1000", column, wrong)
     return written / 1000
 
 
 def _is(table: Table, column: str, yes: str, no: str) -> Bools:
     """Return which rows of a column are `yes`; all others must be `no`."""
     written = table.frame[column]
-    table.bad(f"column '{column}' is neither {yes} nor {no}", column, ~written.is_in([yes, no]))
+    table.mark_bad(
+        f"column '{column}' is neither {yes} nor {no}", column, ~written.is_in([yes, no])
+    )
     return (written == yes).to_numpy()
 
 
@@ -323,12 +325,14 @@ def edges_of(
     """Return the edges of two gene columns and an optional weight; rows without one are dropped."""
     source, target, *weight = columns
     for column in (source, target):
-        table.bad(f"no gene name in column '{column}'", column, is_missing(table.frame[column]))
+        table.mark_bad(
+            f"no gene name in column '{column}'", column, is_missing(table.frame[column])
+        )
         check_lengths(table, column)
     for column in weight:
         table.check_not_repeated(column)
     numbers = {"weight": table.numbers(weight[0])} if weight else {}
-    table.refuse()
+    table.raise_if_bad()
     frame = _frame(table, table.frame[source], table.frame[target], **numbers)
     kept = frame.filter(pl.col("weight").is_not_nan()) if weight else frame
     if not len(kept):

@@ -121,7 +121,7 @@ def _is_slim(sheet: Sheet) -> bool:
 
 def _read_slim(table: Table) -> list[NamedTerms]:
     aspect = table.frame["aspect"]
-    table.bad("the aspect is not C, F or P", "aspect", ~aspect.is_in(list(_ASPECTS)))
+    table.mark_bad("the aspect is not C, F or P", "aspect", ~aspect.is_in(list(_ASPECTS)))
     is_root, is_empty = pl.col("id").is_in(_ROOTS), pl.col("id") == ""
     why = pl.when(is_root).then(pl.lit(ROOT)).when(is_empty).then(pl.lit(NO_TERM))
     rows = table.frame.with_columns(gene=pl.col("orf") + "|" + pl.col("gene"), why=why)
@@ -142,8 +142,8 @@ def _read_gaf(file: File) -> list[NamedTerms]:
     table = file.lines()
     table = table.take(~table.frame["text"].str.starts_with("!").to_numpy())
     text = table.frame["text"]
-    table.bad("not a row of GAF", "text", [not _is_gaf(line) for line in text])
-    table.refuse("A row has 15 to 17 columns, the fifth a GO identifier.")
+    table.mark_bad("not a row of GAF", "text", [not _is_gaf(line) for line in text])
+    table.raise_if_bad("A row has 15 to 17 columns, the fifth a GO identifier.")
     fields = text.str.split_exact("\t", 16).struct.unnest()
     relation, term, code = (pl.col(f"field_{i}") for i in (3, 4, 6))
     why = (
@@ -162,7 +162,7 @@ def _read_gaf(file: File) -> list[NamedTerms]:
 
 
 def _by_aspect(prefix: str, reader: str, table: Table, rows: pl.DataFrame) -> list[NamedTerms]:
-    table.refuse()
+    table.raise_if_bad()
     rows = rows.with_columns(line=pl.Series(table.lines))
     named = {
         f"{prefix}_{aspect}": rows.filter(aspect=letter) for letter, aspect in _ASPECTS.items()
@@ -191,8 +191,8 @@ def _read_gmt(file: File) -> list[NamedTerms]:
     frame = pl.DataFrame({"term": terms, "gene": genes, "id": ids, "line": table.lines})
     pairs = frame.explode("gene").filter(pl.col("gene") != "").with_columns(why=_KEPT)
     wrong = (terms == "") | ~frame["line"].is_in(pairs["line"].implode())
-    table.bad("no term or no gene", "text", wrong)
-    table.refuse("A line is a term, its description and its genes, separated by tabs.")
+    table.mark_bad("no term or no gene", "text", wrong)
+    table.raise_if_bad("A line is a term, its description and its genes, separated by tabs.")
     return [NamedTerms(stem_of(file.path.name), pairs, table, "gmt")]
 
 
@@ -203,8 +203,8 @@ def _read_complexes(table: Table) -> list[NamedTerms]:
     all of which are members.
     """
     names = table.frame.columns
-    table.bad("no name of a complex", _COMPLEX_NAME, is_missing(table.frame[_COMPLEX_NAME]))
-    table.refuse()
+    table.mark_bad("no name of a complex", _COMPLEX_NAME, is_missing(table.frame[_COMPLEX_NAME]))
+    table.raise_if_bad()
     members = table.frame[_ALL_MEMBERS if _ALL_MEMBERS in names else _MEMBERS]
     rows = pl.DataFrame(
         {
@@ -246,8 +246,8 @@ def _read_table(sheet: Sheet, at: int | None, gene: int, terms: list[int]) -> li
     columns = table.frame.get_columns()
     absent = is_missing(columns[terms[0]])
     name = columns[gene].name
-    table.bad(f"no gene name in column '{name}'", name, is_missing(columns[gene]) & ~absent)
-    table.refuse()
+    table.mark_bad(f"no gene name in column '{name}'", name, is_missing(columns[gene]) & ~absent)
+    table.raise_if_bad()
     ids = columns[terms[-1]].str.extract(f"^({_GO.pattern})$").fill_null("")
     rows = {"gene": columns[gene], "term": columns[terms[0]], "id": ids, "line": table.lines}
     why = pl.when(pl.Series(absent)).then(pl.lit(NO_TERM)).otherwise(_KEPT)

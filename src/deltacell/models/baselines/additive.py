@@ -102,39 +102,60 @@ def ridge(part: Part, n_genes: int, penalty: float) -> GeneEffects:
 
     .. math:: \sum_b (y_b - c - \sum_{g \in S_b} a_g)^2 + \lambda \sum_g a_g^2.
 
-    With X [n, genes] the gene indicators and bars for means, a solves the normal equations
-
-    .. math:: (X^T X - n \bar x \bar x^T + \lambda I) a = X^T (y - \bar y)
-
-    and :math:`c = \bar y - \bar x^T a`. They are solved by conjugate gradients with a diagonal
-    preconditioner, without forming a dense matrix. Without genotypes the result is 0.
+    See `ridge_of_columns`. Without genotypes the result is 0.
     """
-    n, genes = len(part.sets), part.sets.genes
-    if not n:
+    n_sets = len(part.sets)
+    genes = part.sets.genes
+    if not n_sets:
         return GeneEffects(0.0, np.zeros(n_genes), np.zeros(n_genes, dtype=bool))
-    x = sp.csr_array((np.ones(len(genes)), genes, part.sets.offsets), shape=(n, n_genes))
+    shape = (n_sets, n_genes)
+    indicators = sp.csr_array((np.ones(len(genes)), genes, part.sets.offsets), shape=shape)
+    fit = ridge_of_columns(indicators, part.targets, np.full(n_genes, penalty))
+    return GeneEffects(fit.intercept, fit.effect, np.bincount(genes, minlength=n_genes) > 0)
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnEffects:
+    """The coefficients of a ridge regression."""
+
+    intercept: float
+    effect: Doubles  # [columns]
+
+
+def ridge_of_columns(x: sp.csr_array, targets: Doubles, penalties: Doubles) -> ColumnEffects:
+    r"""Return the ridge regression of targets [n] on columns x [n, columns] of ones and zeros.
+
+    With bars for means and :math:`\Lambda` the diagonal matrix of the penalties, the effects a
+    solve the normal equations
+
+    .. math:: (X^T X - n \bar x \bar x^T + \Lambda) a = X^T (y - \bar y)
+
+    and the intercept is :math:`\bar y - \bar x^T a`. They are solved by conjugate gradients with
+    a diagonal preconditioner, without forming a dense matrix.
+    """
+    n_rows, n_columns = x.shape
     transposed = x.T.tocsr()
-    count: Doubles = transposed @ np.ones(n)
-    mean_x, mean_y = count / n, part.mean
-    diagonal = count - n * mean_x**2 + penalty
+    count: Doubles = transposed @ np.ones(n_rows)
+    mean_x = count / n_rows
+    mean_y = float(targets.mean())
 
     normal = scipy.sparse.linalg.LinearOperator(
-        (n_genes, n_genes),
-        matvec=lambda a: transposed @ (x @ a) - count * (mean_x @ a) + penalty * a,
+        (n_columns, n_columns),
+        matvec=lambda a: transposed @ (x @ a) - count * (mean_x @ a) + penalties * a,
         dtype=np.float64,
     )
-    wanted, scaled = transposed @ (part.targets - mean_y), sp.diags_array(1 / diagonal)
-    effect, failed = scipy.sparse.linalg.cg(
+    diagonal = count - n_rows * mean_x**2 + penalties
+    effect, n_iterations_if_failed = scipy.sparse.linalg.cg(
         normal,
-        wanted,
+        transposed @ (targets - mean_y),
         rtol=1e-12,
-        maxiter=10 * n_genes + 100,
-        M=scaled,
+        maxiter=10 * n_columns + 100,
+        M=sp.diags_array(1 / diagonal),
     )
-    if failed:
-        what = f"ridge regression does not converge with penalty={penalty}; set a larger one"
-        raise InputError(what, code="no-convergence")
-    return GeneEffects(mean_y - float(mean_x @ effect), effect, count > 0)
+    if n_iterations_if_failed:
+        what = f"ridge regression does not converge with penalty={penalties.min():g}"
+        raise InputError(what, code="no-convergence", fix="Set a larger penalty.")
+    return ColumnEffects(mean_y - float(mean_x @ effect), effect)
 
 
 def cross_fitted_effects(

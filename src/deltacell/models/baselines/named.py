@@ -8,12 +8,21 @@ from typing import Any
 from deltacell.models.base import check_choice
 from deltacell.models.baselines.additive import Additive, GlobalMean, QueryPairMean
 from deltacell.models.baselines.boosted_trees import BoostedTrees
+from deltacell.models.baselines.factorisation import MatrixFactorisation
+from deltacell.models.baselines.low_rank import LowRank
+from deltacell.models.baselines.nearest_profiles import NearestProfiles
+from deltacell.models.baselines.query_pairs import AdditivePair, QueryPair
 from deltacell.models.fitted.predictor import FittedPredictor
 
 BASELINES: Mapping[str, type[FittedPredictor]] = {
     "global_mean": GlobalMean,
     "additive": Additive,
+    "query_pair": QueryPair,
     "query_pair_mean": QueryPairMean,
+    "additive_pair": AdditivePair,
+    "matrix_factorisation": MatrixFactorisation,
+    "low_rank": LowRank,
+    "nearest_profiles": NearestProfiles,
     "boosted_trees": BoostedTrees,
 }
 

@@ -112,7 +112,7 @@ def _read_split(
     table.check_not_repeated(form.others["split"])
     parts = _parts(table, form.others["split"])
     genes = deleted_genes(table, form.genes, is_known=is_known)
-    table.refuse()
+    table.raise_if_bad()
     by_row = dict(genes.group_by("row", maintain_order=True).agg("name").iter_rows())
     kept = [row for row, part in enumerate(parts) if part]
     return [([by_row.get(row, []) for row in kept], [parts[row] for row in kept])]
@@ -278,7 +278,7 @@ def _parts(table: Table, column: str) -> pl.Series:
     """Return the part of a split of each row, empty if there is none."""
     words = present(table.frame[column]).map_elements(word, return_dtype=pl.String)
     known = f"column '{column}' is not one of {', '.join(dict.fromkeys(PARTS.values()))}"
-    table.bad(known, column, ~words.is_in([*PARTS, ""]))
+    table.mark_bad(known, column, ~words.is_in([*PARTS, ""]))
     return words.replace_strict(PARTS, default="")
 
 
@@ -291,7 +291,7 @@ def _read_rows(
     phenotype = chosen_phenotype(phenotype, list(form.scores), form.sheet.file.path)
     table = form.sheet.below(form.at)
     if form.counts:
-        table.refuse(
+        table.raise_if_bad(
             "Every row must have the same number of genes: "
             "put pairs and triples in separate files.",
         )
@@ -310,10 +310,10 @@ def _read_rows(
     scored, first = ~np.isnan(columns["score"]), table.frame.columns[0]
     if form.counts:
         wrong = table.frame[first] != pl.Series(n_genes).cast(pl.String)
-        table.bad("the number of genes differs from the first column", first, wrong)
+        table.mark_bad("the number of genes differs from the first column", first, wrong)
     else:
         named = ", ".join(column.name for column in form.genes)
-        table.bad(f"no gene in {named}", form.genes[0].name, scored & (n_genes == 0))
+        table.mark_bad(f"no gene in {named}", form.genes[0].name, scored & (n_genes == 0))
     return WrittenScreen(table, genes, reader.name, study, columns, dropped={NO_SCORE: ~scored})
 
 
@@ -321,9 +321,9 @@ def _read_matrix(form: _Form, study: str, phenotype: str | None) -> WrittenScree
     table = form.sheet.below(form.at)
     first, *column_genes = table.frame.columns
     row_genes = table.frame[first]
-    table.bad("no gene in the first column", first, is_missing(row_genes))
+    table.mark_bad("no gene in the first column", first, is_missing(row_genes))
     score = np.stack([table.numbers(name) for name in column_genes], axis=1)
-    table.refuse()
+    table.raise_if_bad()
     row, column = np.indices(score.shape).reshape(2, -1)
     names = [*row_genes, *column_genes]
     number = {name: i for i, name in enumerate(dict.fromkeys(map(bare_name, names)))}
@@ -441,7 +441,9 @@ def _read_hits(
         # A pair that is a hit of both signs has none.
         signs = {"negative": -1, "positive": 1, "both": 0}
         written = table.frame["sign"].str.to_lowercase()
-        table.bad(f"the sign is not one of {', '.join(signs)}", "sign", ~written.is_in(list(signs)))
+        table.mark_bad(
+            f"the sign is not one of {', '.join(signs)}", "sign", ~written.is_in(list(signs))
+        )
         sign = written.replace_strict(signs, default=0, return_dtype=pl.Int8)
     replicates = np.sum([table.numbers(column, required=True) for column in rows], axis=0)
     each = [GeneColumn(f"orf{i}", alleles=f"allele{i}") for i in range(1, n + 1)]

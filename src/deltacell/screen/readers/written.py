@@ -89,7 +89,7 @@ class WrittenScreen:
         dropped: Mapping[str, Bools] | None = None,
         complete_coverage: bool = False,
     ) -> None:
-        table.refuse()
+        table.raise_if_bad()
         self.path, self.sha256, self.notes = table.path, table.sha256, table.notes
         self.reader, self.study, self.complete_coverage = reader, study, complete_coverage
         given = {"line": table.lines, "phenotype": "interaction", "study": study, **columns}
@@ -300,7 +300,7 @@ def deleted_genes(
                 allele = name
             told.append((field, alleles, i, gene, columns[i].role, perturbation, allele))
     for column in columns if unclear and is_known is None else ():
-        table.bad(
+        table.mark_bad(
             "one name or several, which only --columns genes=COLUMN or a list of genes can tell",
             column.name,
             table.frame[column.name].is_in(list(unclear)),
@@ -342,5 +342,5 @@ def measured(table: Table, name: str, column: str, *, required: bool = False) ->
     """Return a numeric column for a screen; values out of range are bad."""
     values = table.numbers(column, required=required)
     wrong, why = is_impossible(name, values)
-    table.bad(f"column '{column}' is {why}", column, wrong)
+    table.mark_bad(f"column '{column}' is {why}", column, wrong)
     return values
