@@ -37,6 +37,7 @@ class DataConfig:
 
     folder: str | None = None
     screen: str | None = None
+    context: list[str] = field(default_factory=list)
     cell: str | None = None
     synthetic: Annotated[str, one_of("demo yeast redundancy")] | None = None
     synthetic_seed: AtLeast0 = 0
@@ -250,6 +251,9 @@ def _conflicts(config: Config) -> Iterator[tuple[Any, ...]]:
     yield named != bool(config.split.studies), either
     size, ranks = data.batch_size, config.ranks
     yield size < ranks, f"data.batch_size={size} is less than the number of processes, {ranks}"
+    ignored = bool(data.context) and not model.reads_context
+    what = f"the model {model.name} does not read other studies; leave out data.context"
+    yield ignored, what, "no-context"
     bounded = config.max_bytes is not None and config.propagation not in ("auto", "delta")
     yield bounded, f"max_bytes is for propagation=auto and delta, not {config.propagation}"
     low, lr = config.schedule.min_lr, config.optimizer.lr

@@ -19,8 +19,8 @@ from deltacell.cell import Cell
 from deltacell.data.import_folder import open_screen, read_parts
 from deltacell.models.fitted.gene_sets import GeneSets
 from deltacell.models.fitted.predictor import Zeros
-from deltacell.models.interface import LabelledSets, TargetScale
-from deltacell.profile.record import CellFacts, Samples, ScreenFacts
+from deltacell.models.interface import LabelledSets, Study, TargetScale
+from deltacell.profile.record import CellFacts, ContextFacts, Samples, ScreenFacts
 from deltacell.screen import Genotypes, Grid, Screen, Split
 from deltacell.screen.outliers import FARTHEST, beyond_any_scale
 from deltacell.train.config import Config, DataConfig, SplitConfig
@@ -43,6 +43,7 @@ class TrainingData:
     grid: Grid | None = None  # the pairs that were tested according to a list of hits
     config: DataConfig | None = None  # None for data that were not loaded by a config
     left_out: str = ""  # what was left out because of scores beyond any scale
+    context: tuple[Study, ...] = ()  # what others measured
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -80,9 +81,19 @@ class TrainingData:
             "cell": CellFacts(checksum=cell.checksum, n_genes=cell.n_genes, relations=relations),
             "screen": ScreenFacts(checksum=screen.checksum, genotypes=len(screen), studies=studies),
             "split": split.to_json() | {"leakage": split.leakage(screen).sentence},
+            "context": tuple(_facts_of(study) for study in self.context),
             "samples": Samples(**parts),
             "warnings": self.warnings,
         }
+
+
+def _facts_of(study: Study) -> ContextFacts:
+    return ContextFacts(
+        name=study.name,
+        checksum=study.screen.checksum,
+        genotypes=len(study.screen),
+        predictor=study.predictor_checksum,
+    )
 
 
 def draw_zeros(data: TrainingData, ratio: float, seed: int) -> Zeros | None:
@@ -102,6 +113,7 @@ def load_data(config: Config, split: Split | str | os.PathLike[str] | None = Non
     asked = config.data
     cell, loaded = sources(asked)
     whole = screen = loaded.on(cell)
+    context = _context_of(asked, whole)
     if asked.relations is not None:
         cell = cell.with_relations(asked.relations)
     if asked.merge_relations:
@@ -124,7 +136,8 @@ def load_data(config: Config, split: Split | str | os.PathLike[str] | None = Non
     if asked.subset is not None:
         screen = screen.subset(asked.subset, seed=config.split.seed)
     if asked.screen_genes_only:
-        cell = cell.subset(np.unique(screen.genotypes.genes.numpy()))
+        genes = [screen.genotypes.genes.numpy(), *(_genes_in(cell, study) for study in context)]
+        cell = cell.subset(np.unique(np.concatenate(genes)))
         screen = screen.on(cell)
         repeats = None if repeats is None else repeats.on(cell, on_unknown="drop")
     if split is None:
@@ -148,7 +161,35 @@ def load_data(config: Config, split: Split | str | os.PathLike[str] | None = Non
     scores = screen.column("score")[split.train]
     standard = TargetScale.of(scores) if asked.standardise else TargetScale()
     grid = Grid.of(screen, whole=whole) if asked.grid else None
-    return TrainingData(cell, screen, split, standard, repeats, whole, grid, asked, left_out)
+    return TrainingData(
+        cell,
+        screen,
+        split,
+        standard,
+        repeats,
+        whole,
+        grid,
+        asked,
+        left_out,
+        context,
+    )
+
+
+def _context_of(config: DataConfig, target: Screen) -> tuple[Study, ...]:
+    if not config.context:
+        return ()
+    # Runs are studies too, and loading one needs this module.
+    from deltacell.train.context import load_context
+
+    return load_context(config, target)
+
+
+def _genes_in(cell: Cell, study: Study) -> Ints:
+    """Return the genes of a cell that a study measured."""
+    measured = np.unique(study.screen.genotypes.genes.numpy())
+    genes = cell.genes.resolve(study.screen.genes.systematic)[measured]
+    known: Ints = genes[genes >= 0]
+    return known
 
 
 def _within_scale(split: Split, screen: Screen) -> tuple[Split, str]:

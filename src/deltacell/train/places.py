@@ -14,7 +14,15 @@ from typing import Any
 
 from deltacell.train.config import Config
 
-PLACES = ("directory", "data.folder", "data.cell", "data.screen", "split.file", "split.path")
+PLACES = (
+    "directory",
+    "data.folder",
+    "data.cell",
+    "data.screen",
+    "data.context",
+    "split.file",
+    "split.path",
+)
 """Keys of locations, whose contents are compared by checksum."""
 
 RUNS = "model.runs"
@@ -100,9 +108,24 @@ def _with_places(config: Config, convert: Callable[[str], str]) -> Config:
     data, split, model = config.data, config.split, config.model
     # Without a cell, the screen is a name in the folder.
     screen = data.screen if data.cell is None else converted(data.screen)
-    data = replace(data, folder=converted(data.folder), cell=converted(data.cell), screen=screen)
+    context = [one if is_name_in_folder(one, data.folder) else convert(one) for one in data.context]
+    data = replace(
+        data,
+        folder=converted(data.folder),
+        cell=converted(data.cell),
+        screen=screen,
+        context=context,
+    )
     split = replace(split, file=converted(split.file), path=converted(split.path))
     return replace(config, data=data, split=split, model=model.with_paths(convert))
+
+
+def is_name_in_folder(context: str, folder: str | None) -> bool:
+    """Return whether an entry of ``data.context`` is the name of a screen in ``data.folder``.
+
+    All others are paths; to be taken for one, a path in the working directory begins with ``./``.
+    """
+    return folder is not None and "/" not in context and "\\" not in context
 
 
 def _flat(config: Config) -> dict[str, Any]:
