@@ -66,7 +66,7 @@ class Runs(dict[str, Path]):
         self.folder = folder
 
     def __missing__(self, name: str) -> Path:
-        from deltacell.train.compose import compose
+        from deltacell.train.config.compose import compose
         from deltacell.train.run import train
 
         self[name] = train(compose([*RUNS[name], f"directory={self.folder / name}"])).path

@@ -19,8 +19,9 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from deltacell.models import registry
 from deltacell.models.config import ModelConfig
-from deltacell.train.compose import compose
-from deltacell.train.config import GROUPS, Config, choices, keys_of
+from deltacell.train.config import Config
+from deltacell.train.config.compose import compose
+from deltacell.train.config.keys import GROUPS, choices, keys_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "config.md"
 _DANGO = registry.config_class("dango")()

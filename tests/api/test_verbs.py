@@ -18,7 +18,8 @@ from deltacell.models import registry
 from deltacell.profile import explain as profile_explain
 from deltacell.profile.fit_phases import read_fit_phases
 from deltacell.screen.genotypes import Genotypes
-from deltacell.train.compose import compose, suited_config, with_settings
+from deltacell.train.config.choose_settings import suited_config
+from deltacell.train.config.compose import compose, with_settings
 
 
 def typed(*words: str) -> int:

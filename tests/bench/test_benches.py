@@ -26,7 +26,7 @@ from deltacell.cli.app import app
 from deltacell.models.hetero_cell.model import HeteroCell
 from deltacell.profile.trace.read import read_trace
 from deltacell.profile.trace.trace import Kind
-from deltacell.propagate import STRATEGIES, strategy
+from deltacell.propagate import NAMES, strategy
 from deltacell.report.bench import print_bench
 from deltacell.screen import Genotypes, Loader, Screen, Split
 from deltacell_dev.bench import data, mutants, start
@@ -278,10 +278,10 @@ def test_what_looks_like_an_error_and_is_none_is_explained_where_it_is_printed(
 
 def test_all_strategies_give_the_same() -> None:
     settings: dict[str, Any] = {"cell": "demo", "batch": 3, "layers": 2, "repeats": 1}
-    found = propagation.measure_times(**settings, mutant_layers=1, strategies=list(STRATEGIES))
+    found = propagation.measure_times(**settings, mutant_layers=1, strategies=list(NAMES))
     rows = {row["strategy"]: row for row in found["rows"]}
-    assert list(rows) == [*STRATEGIES, "wild_type"]
-    for name in STRATEGIES:
+    assert list(rows) == [*NAMES, "wild_type"]
+    for name in NAMES:
         row = rows[name]
         assert row["score_diff_over_std"] < 1e-2
         assert row["grad_rel_diff"] < 0.05

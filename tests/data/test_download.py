@@ -9,7 +9,7 @@ import pytest
 
 from deltacell.cli import data as commands
 from deltacell.data.download import CHECKSUMS, DOWNLOADS, NETWORKS, Download, get
-from deltacell.train.compose import compose
+from deltacell.train.config.compose import compose
 
 BODY = bytes(range(256)) * 4096
 

@@ -31,7 +31,7 @@ from deltacell.cli.app import app
 from deltacell.evaluation import runs as evaluation
 from deltacell.models import DangoLoss, LossValue
 from deltacell.train import run as running
-from deltacell.train.compose import compose
+from deltacell.train.config.compose import compose
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

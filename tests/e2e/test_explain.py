@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from deltacell.profile.phase_rows import PHASES, read_phases
-from deltacell.train.compose import compose
+from deltacell.train.config.compose import compose
 from deltacell.train.run import train
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -7,7 +7,7 @@ import pytest
 
 from deltacell.profile.explain import explain
 from deltacell.screen import Loader
-from deltacell.train.compose import compose
+from deltacell.train.config.compose import compose
 from deltacell.train.run import train
 from deltacell.train.task import Task
 

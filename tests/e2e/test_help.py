@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from deltacell.cli.app import app
-from deltacell.train.compose import compose
+from deltacell.train.config.compose import compose
 from deltacell_dev import command_reference
 
 ALL: dict[tuple[str, ...], Any] = dict(command_reference.commands())

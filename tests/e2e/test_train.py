@@ -18,7 +18,8 @@ from typer.testing import CliRunner, Result
 from deltacell.cli.app import app
 from deltacell.profile.phase_rows import read_phases
 from deltacell.profile.record import Status, read_run
-from deltacell.train.compose import compose, from_yaml
+from deltacell.train.config.compose import compose
+from deltacell.train.config.saved import from_yaml
 
 Run = Callable[..., Any]
 

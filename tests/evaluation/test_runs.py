@@ -25,7 +25,7 @@ from deltacell.profile.record import Status, read_run, write_run
 from deltacell.screen import Genotypes, Screen, Split
 from deltacell.storage.provenance import UNKNOWN_GENE
 from deltacell.train.checkpoints import Checkpoints
-from deltacell.train.compose import compose
+from deltacell.train.config.compose import compose
 from deltacell.train.data import TrainingData
 from deltacell.train.predictor import load_run
 from deltacell.train.run import train

@@ -8,11 +8,22 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from deltacell import storage
+from deltacell.base.errors import InputError
+from deltacell.base.files import _remove_abandoned, read_json, write_json
 from deltacell.data.import_folder import READERS
+from deltacell.train.checkpoints import Checkpoints
 from deltacell_dev.bench import faults
 from deltacell_dev.bench.received import KINDS as RECEIVED
+
+QUICK = (
+    *("flip", "fuzz", "habit", "received", "inject data", "inject train", "inject predict"),
+    "inject evaluate",
+)
+"""First words of the kinds that have a turn in CI."""
 
 
 def bench(folder: Path, *words: str) -> list[dict[str, Any]]:
@@ -31,15 +42,114 @@ def bench(folder: Path, *words: str) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_nothing_is_lost_or_misread_whatever_is_damaged_or_fails(tmp_path: Path) -> None:
     # One turn of each kind with one seed, so that failures recur; the bench is for other seeds.
-    rows = bench(tmp_path, "--minutes", "0", "--seed", "0")
+    # Kills of commands take minutes and are for .ci/full, as are faults of those that take longest.
+    rows = bench(tmp_path, "--minutes", "0", "--seed", "0", "--only", ",".join(QUICK))
     kinds = [row["kind"] for row in rows]
     assert {f"fuzz {reader.name}" for reader in READERS} < set(kinds)
     assert {"flip cell", "flip run.json", "fuzz xlsx", "fuzz explanation"} < set(kinds)
     assert {f"received {kind}" for kind in RECEIVED} < set(kinds)
-    commands = ["data import", "train", "fit trees", "predict", "predict in two processes"]
-    commands += ["evaluate", "start"]
-    disturbed = [f"{how} {command}" for how in ("inject", "kill") for command in commands]
-    assert kinds[-len(disturbed) :] == disturbed
+    assert {"inject data import", "inject train", "inject predict", "inject evaluate"} < set(kinds)
+
+
+def test_all_kinds_of_disturbed_commands_have_an_injection_and_a_kill(tmp_path: Path) -> None:
+    commands = {"data import", "train", "fit trees", "predict", "predict in two processes"}
+    commands |= {"evaluate", "start"}
+    assert set(faults.COMMANDS) == commands
+    with pytest.raises(InputError) as caught:
+        faults.run(only="nothing")
+    for command in commands:
+        assert f"inject {command}" in str(caught.value)
+        assert f"kill {command}" in str(caught.value)
+
+
+def test_kills_of_successive_turns_cover_all_operations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disturbed: list[tuple[int, str]] = []
+
+    class Recorded(faults.Experiment):
+        def disturb(self, at: int, fault: str) -> None:
+            disturbed.append((at, fault))
+
+    def experiment(artefacts: Path, command: faults.Command) -> faults.Experiment:
+        return Recorded(artefacts, command, None, None, n_operations=10)
+
+    monkeypatch.setattr(faults.Experiment, "of", experiment)
+    for turn in range(3):
+        for call, _ in faults.kills(tmp_path, "train", turn):
+            call()
+    assert disturbed == [(at, "kill") for at in (*range(1, 11), 1, 2)]
+
+
+def write_file(folder: Path, content: str) -> None:
+    write_json(folder / "file.json", {"content": content}, what="the file")
+
+
+def read_file(folder: Path) -> str:
+    content: str = read_json(folder / "file.json", what="the file")["content"]
+    return content
+
+
+def save_checkpoint(folder: Path, content: str) -> None:
+    step = {"old": 1, "new": 2}[content]
+    Checkpoints(folder / "run").save({"content": content}, step=step, epoch=step)
+
+
+def last_checkpoint(folder: Path) -> str:
+    content: str = Checkpoints(folder / "run").load()["content"]
+    return content
+
+
+def replace_directory(folder: Path, content: str) -> None:
+    storage.write(
+        folder / "notes", "notes", {"names": pa.table({"name": [content]})}, {}, overwrite=True
+    )
+
+
+def read_directory(folder: Path) -> str:
+    content: str = storage.read(folder / "notes", "notes").parts["names"]["name"][0].as_py()
+    return content
+
+
+@pytest.mark.parametrize(
+    ("write", "read"),
+    [
+        (write_file, read_file),
+        (save_checkpoint, last_checkpoint),
+        (replace_directory, read_directory),
+    ],
+)
+def test_a_write_that_is_killed_at_any_operation_leaves_the_old_or_the_new(
+    tmp_path: Path, write: Any, read: Any
+) -> None:
+    def replaced(folder: Path, at: int) -> tuple[int, int]:
+        """Write the old content, and the new one with a kill; return exit code and operations."""
+        write(folder, "old")
+
+        def work() -> int:
+            count = faults.inject(folder, at, None)
+            write(folder, "new")
+            return count()
+
+        code, result, _ = faults.Fork(work).end()
+        return code, 0 if result is None else result
+
+    code, n_operations = replaced(tmp_path / "whole", 0)
+    assert (code, read(tmp_path / "whole")) == (0, "new")
+    # It is opened, flushed, renamed, and its folder flushed.
+    assert n_operations >= 4
+    contents = []
+    for at in range(1, 1 + n_operations):
+        folder = tmp_path / str(at)
+        assert replaced(folder, at)[0] == -9
+        contents.append(read(folder))
+        _remove_abandoned.cache_clear()
+        write(folder, "new")
+        assert read(folder) == "new"
+        assert list(folder.rglob("*.tmp")) == []
+    # Old up to some operation, and new from there on.
+    assert sorted(contents, reverse=True) == contents
+    assert set(contents) == {"old", "new"}
 
 
 def test_what_is_accepted_and_wrong_is_a_failure(

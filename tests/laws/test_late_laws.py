@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from deltacell.models.hetero_cell.model import HeteroCell
 from deltacell.propagate import Delta, Late, Shared
-from deltacell.propagate import late as late_module
+from deltacell.propagate.late import epistasis as epistasis_stage
 from deltacell.screen import Genotypes
 
 LATE = [Late(), Late(workers=2, rows_at_a_time=2)]
@@ -74,17 +74,17 @@ def test_wrong_ways_are_rejected(aggregation):
 class KeepsEdges(Late):
     """Deletes genes from the pool, and lets others go on hearing from them."""
 
-    def prepare(self, hops, deleted):
-        found = super().prepare(hops, deleted)
-        deaf = {name: _deaf(getattr(found.plan, name)) for name in ("single", "shared")}
-        return replace(found, plan=replace(found.plan, **deaf))
+    def plan(self, shapes, deleted, device, **options):
+        right = super().plan(shapes, deleted, device, **options)
+        single = replace(right.single, units=_deaf(right.single.units))
+        return replace(right, single=single, shared=_deaf(right.shared))
 
 
 def _deaf(units):
     none = torch.zeros(0, dtype=torch.int64)
     messages = tuple(
-        (again, tuple(replace(r, genes=none, entry=none) for r in removed))
-        for again, removed in units.messages
+        replace(m, removed=tuple(replace(r, genes=none, units=none) for r in m.removed))
+        for m in units.messages
     )
     return replace(units, messages=messages)
 
@@ -92,17 +92,20 @@ def _deaf(units):
 class Additive(Late):
     """Takes a set for the sum of its genes."""
 
-    def prepare(self, hops, deleted):
-        found = super().prepare(hops, deleted)
-        return replace(found, plan=replace(found.plan, signs=0 * found.plan.signs))
+    def plan(self, shapes, deleted, device, **options):
+        right = super().plan(shapes, deleted, device, **options)
+        return replace(right, further=replace(right.further, signs=0 * right.further.signs))
 
 
 class StaleMessages(Late):
     """Takes the messages of the wild type as constants."""
 
-    def mutants(self, hops, wild_type, *args):
-        messages = tuple(tuple(m.detach() for m in of_hop) for of_hop in wild_type.messages)
-        return super().mutants(hops, replace(wild_type, messages=messages), *args)
+    def mutants(self, plan, hops, wild_type, readout):
+        messages = tuple(
+            tuple(replace(m, message=m.message.detach()) for m in of_hop)
+            for of_hop in wild_type.messages
+        )
+        return super().mutants(plan, hops, replace(wild_type, messages=messages), readout)
 
 
 def epistasis_of(model, way, cell, genotypes):
@@ -150,7 +153,7 @@ def test_wrong_epistasis_is_rejected(monkeypatch):
     model = laws.model_of(cell, mutant_layers=1, epistasis=True)
     genotypes = Genotypes.of([[0, 1], [2, 4], [0, 1, 2]])
     exact = epistasis_of(model, laws.Dense(), cell, genotypes)
-    monkeypatch.setattr(late_module, "interaction_of_quotient", lambda n, d: n[:, -1])
+    monkeypatch.setattr(epistasis_stage, "interaction_of_quotient", lambda n, d: n[:, -1])
     wrong = epistasis_of(model, Late(), cell, genotypes)
     assert ((wrong - exact).norm(dim=1) > 1e-4 * exact.norm(dim=1)).all()
 
@@ -166,7 +169,7 @@ def test_a_batch_pays_for_what_it_touches():
     }  # fmt: skip
     pairs = [[0, g] for g in range(1, 20)]
     prepared: Any = model.prepare(cell, Genotypes.of(pairs)).plan
-    assert len(prepared.single.rows) == sum(map(len, touched.values()))
+    assert len(prepared.single.units.rows) == sum(map(len, touched.values()))
     shared = sum(len(touched[a] & touched[b]) for a, b in pairs)
     assert len(prepared.shared.rows) == shared < cell.n_genes
 

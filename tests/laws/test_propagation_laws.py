@@ -11,14 +11,15 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from deltacell.models.hetero_cell.model import HeteroCell
-from deltacell.propagate import GENE, STRATEGIES, Delta, Shared, WildType
-from deltacell.propagate.base import mapped
-from deltacell.propagate.delta import TileMutants
-from deltacell.propagate.ladder import EdgeMask
+from deltacell.propagate import GENE, Delta, Shared, WildType
+from deltacell.propagate import NAMES as ALL_NAMES
+from deltacell.propagate.reference import EdgeMask
+from deltacell.propagate.shared import TileMutants
+from deltacell.propagate.transfer import TensorMap
 from deltacell.screen import Genotypes
 
 # `late` is for one layer, and has laws of its own.
-NAMES = [name for name in STRATEGIES if name != "late"]
+NAMES = [name for name in ALL_NAMES if name != "late"]
 
 # Whatever things cost, the result is the same; these costs make `delta` take every way there is.
 SPARSE = {"moved": 0.0, "found": 0.0}
@@ -171,14 +172,14 @@ def test_a_batch_of_none(name):
 class KeepsEdges(Shared):
     """Deletes genes from the pool, and leaves them in the graph."""
 
-    def mutants(self, hops, wild_type, *args):
-        return super().mutants([], WildType((wild_type.last,)), *args)
+    def mutants(self, plan, hops, wild_type, readout):
+        return super().mutants(plan, [], WildType((wild_type.last,)), readout)
 
 
 class ForgetsLaterLayers(Shared):
     """Deletes genes before the first layer, and lets them come back to life in it."""
 
-    def _mutants(self, batch):
+    def _mutants(self, plan, step):
         living = TileMutants._living
 
         def only_at_first(self, kind, x):
@@ -186,22 +187,23 @@ class ForgetsLaterLayers(Shared):
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(TileMutants, "_living", only_at_first)
-            return super()._mutants(batch)
+            return super()._mutants(plan, step)
 
 
 class KeepsReactions(Shared):
     """Deletes genes, and none of the reactions that need them."""
 
-    def prepare(self, hops, deleted):
-        return super().prepare(hops, replace(deleted, nodes={GENE: deleted.nodes[GENE]}))
+    def plan(self, shapes, deleted, device, **options):
+        genes_only = replace(deleted, nodes={GENE: deleted.nodes[GENE]})
+        return super().plan(shapes, genes_only, device, **options)
 
 
 class KeepsMasks(EdgeMask):
     """Clears no bit of the masks: deleted genes leave the pool alone."""
 
-    def prepare(self, hops, deleted):
-        found = super().prepare(hops, deleted)
-        return replace(found, plan=tuple((torch.ones_like(m),) for (m,) in found.plan))
+    def plan(self, shapes, deleted, device, **options):
+        right = super().plan(shapes, deleted, device, **options)
+        return replace(right, sent={k: (torch.ones_like(m),) for k, (m,) in right.sent.items()})
 
 
 def stale(kind):
@@ -211,7 +213,7 @@ def stale(kind):
         def wild_type(self, hops, state):
             if "kept" not in self.__dict__:
                 found = super().wild_type(hops, state)
-                self.__dict__["kept"] = mapped(found, torch.Tensor.detach, {})
+                self.__dict__["kept"] = TensorMap(torch.Tensor.detach)(found)
             kept: WildType = self.__dict__["kept"]
             return kept
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from deltacell.profile.record import Status, read_run
 from deltacell.train.checkpoints import Checkpoints
-from deltacell.train.compose import compose
+from deltacell.train.config.compose import compose
 from deltacell.train.epoch_losses import Losses
 from deltacell.train.run import train
 from deltacell.train.task import Prepared, Task

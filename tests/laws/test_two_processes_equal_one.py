@@ -12,7 +12,7 @@ import torch
 
 from deltacell.profile.phase_rows import read_phases
 from deltacell.train.checkpoints import Checkpoints
-from deltacell.train.compose import compose
+from deltacell.train.config.compose import compose
 from deltacell.train.run import train
 from deltacell.train.run_directory import metrics_of
 
@@ -44,7 +44,7 @@ import json, shutil, sys
 import torch.distributed
 from pathlib import Path
 from deltacell.train.checkpoints import Checkpoints
-from deltacell.train.compose import compose
+from deltacell.train.config.compose import compose
 from deltacell.train.run import train
 from deltacell.train.run_directory import resumed_config
 

@@ -2,6 +2,7 @@
 
 import tempfile
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,20 @@ from torch import nn
 
 from deltacell.cell import Cell, Feature, Genes, Metabolism, Relation
 from deltacell.models.hetero_cell.model import HeteroCell
-from deltacell.propagate import GENE, STRATEGIES, Deleted, Mutants, Propagation, Terms, WildType
-from deltacell.propagate.base import propagate
-from deltacell.propagate.ladder import Stored
+from deltacell.profile.record import Messages
+from deltacell.propagate import (
+    GENE,
+    STRATEGIES,
+    Deleted,
+    Mutants,
+    Plan,
+    Strategy,
+    Terms,
+    WildType,
+    strategy,
+)
+from deltacell.propagate.reference import StoredArrays
+from deltacell.propagate.strategy import propagate
 from deltacell.screen import Genotypes
 
 # The cells are small as they are, and shrinking them takes minutes.
@@ -142,7 +154,15 @@ def bits_of(state):
     return repr(state)
 
 
-class Dense(Propagation):
+@dataclass(frozen=True, eq=False)
+class DensePlan(Plan):
+    """What each mutant lacks."""
+
+    deleted: Deleted
+    epistasis: bool
+
+
+class Dense(Strategy[DensePlan]):
     """The definition, carried out to the letter: slow, large, and plainly right.
 
     For each mutant, matrices as rectangles of numbers without the rows and columns of its deleted
@@ -150,14 +170,18 @@ class Dense(Propagation):
     """
 
     name = "dense"
+    passes = Messages.whole_products
+
+    def plan(self, shapes, deleted, device, *, epistasis=False, **options):
+        return DensePlan(len(deleted), deleted, epistasis)
 
     def wild_type(self, hops, state):
         living = {kind: torch.arange(len(x)) for kind, x in state.items()}
         return WildType(tuple(propagate(hops, state, living, _among(living))))
 
-    def _mutants(self, batch):
-        genes, first = batch.wild_type.last[GENE], batch.wild_type.states[0]
-        whole = _pooled(batch.readout, genes, torch.arange(len(genes)))
+    def _mutants(self, plan, step):
+        genes, first = step.wild_type.last[GENE], step.wild_type.states[0]
+        whole = _pooled(step.readout, genes, torch.arange(len(genes)))
 
         def z_without(**lost):
             living = {}
@@ -168,19 +192,19 @@ class Dense(Propagation):
             if not len(living[GENE]):
                 return whole
             smaller = {kind: x[living[kind]] for kind, x in first.items()}
-            left = propagate(batch.hops, smaller, living, _among(living))[-1][GENE]
-            return whole - _pooled(batch.readout, left, living[GENE])
+            left = propagate(step.hops, smaller, living, _among(living))[-1][GENE]
+            return whole - _pooled(step.readout, left, living[GENE])
 
         z, epistasis = [], []
-        for b, lost in enumerate(batch.deleted.lost):
-            nodes = batch.deleted.nodes.items()
+        for b, lost in enumerate(plan.deleted.genes):
+            nodes = plan.deleted.nodes.items()
             z.append(z_without(**{kind: of.nodes[of.owner == b] for kind, of in nodes}))
             epistasis.append(0 * whole)
-            for k in range(1, len(lost) + 1 if batch.deleted.epistasis and len(lost) > 1 else 1):
+            for k in range(1, len(lost) + 1 if plan.epistasis and len(lost) > 1 else 1):
                 of_size = sum(z_without(gene=s) for s in torch.combinations(lost, k))
                 epistasis[-1] = epistasis[-1] + (-1) ** (len(lost) - k) * of_size
-        asked = torch.stack(epistasis) if batch.deleted.epistasis else None
-        return Mutants(torch.stack(z).to(genes.dtype), whole.to(genes.dtype), asked)
+        requested = torch.stack(epistasis) if plan.epistasis else None
+        return Mutants(torch.stack(z).to(genes.dtype), whole.to(genes.dtype), requested)
 
 
 def _among(living):
@@ -216,8 +240,9 @@ class Apart(nn.Module):
 def vectors_of(model, cell, genotypes):
     """The genes' vectors in every mutant, [b, n_genes, hidden], 0 where deleted."""
     encoded, prepared = model.encode(cell), model.prepare(cell, genotypes)
-    hops, wild_type = encoded.hops[model._early :], encoded.wild_type.after(model._early)
-    found = model.propagation.mutants(hops, wild_type, prepared, Apart(cell.n_genes))
+    first = model.first_mutant_hop
+    hops, wild_type = encoded.hops[first:], encoded.wild_type.after(first)
+    found = prepared.strategy.mutants(prepared.plan, hops, wild_type, Apart(cell.n_genes))
     living = cell.n_genes - genotypes.sizes.unsqueeze(1)
     vectors = (found.pooled - found.z) * living
     return vectors.view(len(genotypes), cell.n_genes, vectors.shape[1] // cell.n_genes)
@@ -277,16 +302,17 @@ def model_of(cell, **options):
 @contextmanager
 def made(name, model, cell, genotypes):
     """The strategy of a name, with its store filled where it has one."""
-    if name == "dense" or not issubclass(STRATEGIES[name], Stored):  # type: ignore[arg-type]
-        yield Dense() if name == "dense" else STRATEGIES[name]()
+    if not name.startswith("stored_"):
+        yield Dense() if name == "dense" else strategy(name)
         return
     with tempfile.TemporaryDirectory() as folder:
         way = STRATEGIES[name](store=Path(folder) / "store")
+        assert isinstance(way, StoredArrays)
         # The check takes a step on gene 0 alone first.
         sets = {(0,), *(tuple(sorted(genes.tolist())) for genes in genotypes)}
         metabolism = model.reactions is not None
         deleted = Deleted.of(cell, Genotypes.of(sets), metabolism=metabolism)
-        way.fill(model.mutant_hops(cell), deleted)
+        way.fill(model.mutant_shapes(cell), deleted)
         yield way
 
 

@@ -11,8 +11,8 @@ import deltacell as dc
 from deltacell.cli.program import complete_override
 from deltacell.models import registry
 from deltacell.profile.record import Status
-from deltacell.train.compose import compose, refresh
-from deltacell.train.config import check
+from deltacell.train.config.checks import check
+from deltacell.train.config.compose import compose, refresh
 from deltacell.train.predictor import load_run
 from deltacell.train.run import train
 from deltacell.train.run_directory import resumed_config

@@ -2,6 +2,7 @@
 
 import copy
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,20 +15,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from deltacell.cell import Cell, Feature, Genes, Metabolism
 from deltacell.models.gene_vectors import GeneEncoder, feature_vectors
-from deltacell.models.hetero_cell.layers import (
+from deltacell.models.hetero_cell.combinations import (
     COMBINATIONS,
     AttentionCombination,
-    GeneLayer,
-    MetabolicEdges,
-    MetabolicLayer,
     PairwiseCombination,
-    gin_message,
-    gin_message_gradients,
-    in_precision_of,
 )
-from deltacell.models.hetero_cell.model import MUTANTS, HeteroCell, Pooling, matched_genes
+from deltacell.models.hetero_cell.gin import gin_message, gin_message_gradients
+from deltacell.models.hetero_cell.heads import Pooling
+from deltacell.models.hetero_cell.layers import GeneLayer, MetabolicEdges, MetabolicLayer
+from deltacell.models.hetero_cell.matched import matched_genes
+from deltacell.models.hetero_cell.model import MUTANTS, HeteroCell
+from deltacell.models.hetero_cell.precision import in_precision_of
 from deltacell.propagate import GENE, METABOLITE, REACTION, Deleted, Delta, Shared
-from deltacell.propagate.workers import gradients_of
+from deltacell.propagate.parallel.graphs import gradients_of
 from deltacell.screen import Genotypes
 
 RULES = ["g0 and g1", "g1 or g2", "", "g3"]
@@ -311,7 +311,7 @@ def of_relation(linears, dtype):
     """The parameters of a relation, away from where they start, and what they are applied to."""
     torch.manual_seed(0)
     layer = GeneLayer("l", 3, 8, linears, "sum", False, 0.0)
-    parameters = [p + 0.3 * torch.randn_like(p) for p in layer._of_relations()[1]]
+    parameters = [p + 0.3 * torch.randn_like(p) for p in layer.parameters_by_relation()[1]]
     given = [torch.randn(5, 8), torch.randn(5, 8)]
     return [x.to(dtype).detach().requires_grad_() for x in given], [
         p.to(dtype).detach().requires_grad_() for p in parameters
@@ -392,7 +392,8 @@ def test_a_metabolic_layer_is_the_formula_in_the_wild_type_and_in_a_mutant(cell)
     assert cell.metabolism is not None
     edges = MetabolicEdges.of(cell.metabolism)
     assert MetabolicEdges.of(cell.metabolism) is edges
-    found = Shared().wild_type(layer.hops(edges, last=False), state).last
+    hops = layer.hops(layer.shapes(edges, last=False))
+    found = Shared().wild_type(hops, state).last
     genes_of = {0: [0, 1], 1: [1, 2], 2: [], 3: [3]}
     new = reactions(genes_of)
     torch.testing.assert_close(found[REACTION], torch.stack(list(new.values())))
@@ -402,7 +403,8 @@ def test_a_metabolic_layer_is_the_formula_in_the_wild_type_and_in_a_mutant(cell)
         torch.testing.assert_close(found[METABOLITE][m], functional.gelu(h))
     wild = torch.stack([gene(g, genes_of, new) for g in range(20)])
     torch.testing.assert_close(found[GENE], wild)
-    hops = layer.hops(edges, last=True)
+    shapes = layer.shapes(edges, last=True)
+    hops = layer.hops(shapes)
     assert [hop.target for hop in hops] == [REACTION, GENE]
     deleted, genes_of = Deleted.of(cell, Genotypes.of([[0, 2]]), metabolism=True), {1: [1], 3: [3]}
     new = reactions(genes_of)
@@ -412,8 +414,9 @@ def test_a_metabolic_layer_is_the_formula_in_the_wild_type_and_in_a_mutant(cell)
         gate, value = pooling(genes)
         pools.append(gate.softmax(0) @ value)
     for strategy in (Shared(), Delta()):
-        wild_type, prepared = strategy.wild_type(hops, state), strategy.prepare(hops, deleted)
-        z = strategy.mutants(hops, wild_type, prepared, pooling).z[0]
+        wild_type = strategy.wild_type(hops, state)
+        plan: Any = strategy.plan(shapes, deleted, torch.device("cpu"))
+        z = strategy.mutants(plan, hops, wild_type, pooling).z[0]
         torch.testing.assert_close(z, pools[0] - pools[1], rtol=1e-9, atol=1e-12)
 
 

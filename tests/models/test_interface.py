@@ -18,7 +18,8 @@ from deltacell.models.config import LossConfig
 from deltacell.models.interface import LabelledSets, Prediction, Predictor, TargetScale
 from deltacell.models.pairs import PairCell
 from deltacell.screen import Genotypes
-from deltacell.train.compose import compose, from_yaml, saved_yaml, to_yaml
+from deltacell.train.config.compose import compose
+from deltacell.train.config.saved import from_yaml, saved_yaml, to_yaml
 from deltacell.train.predictor import TrainedPredictor
 
 PACKAGE = Path(deltacell.__file__).parent
@@ -142,7 +143,7 @@ def test_a_config_of_the_old_form_keeps_its_meaning(model):
 
 def test_a_config_of_a_later_form_is_refused(refused):
     text = to_yaml(compose(["model=additive", "data.synthetic=demo"]))
-    refused("newer-config", from_yaml, f"{text}format: 3\n")
+    refused("newer-config", from_yaml, f"{text}format: 4\n")
 
 
 def test_a_loss_fits_what_gives_it_what_it_reads():

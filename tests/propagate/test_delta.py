@@ -9,9 +9,9 @@ from cells import measured_step, random_cell
 
 from deltacell.bench.process import in_own_process
 from deltacell.models.hetero_cell.model import HeteroCell
-from deltacell.propagate import Delta, Shared
-from deltacell.propagate import delta as delta_module
-from deltacell.propagate.base import mapped
+from deltacell.propagate import Delta, Shared, delta_plan
+from deltacell.propagate.tiles import TileSchedule
+from deltacell.propagate.transfer import TensorMap
 from deltacell.screen import Genotypes
 
 # Lists and differences wherever they are possible.
@@ -89,19 +89,19 @@ def reached(relation, sources):
 @pytest.mark.parametrize("lost", [[0], [3, 7, 11], [23], [1, 2, 4, 5, 6]])
 def test_exactly_those_that_hear_of_it(lost, monkeypatch):
     # No relation is taken to reach every row.
-    monkeypatch.setattr(delta_module, "COVERED", 1000)
+    monkeypatch.setattr(delta_plan, "COVERED", 1000)
     cell = cell_of(24, 7)
-    tile = model_of(cell, propagation=Delta(**SPARSE)).prepare(cell, Genotypes.of([lost])).plan[0]
+    prepared = model_of(cell, propagation=Delta(**SPARSE)).prepare(cell, Genotypes.of([lost]))
+    (tile,) = prepared.plan.tiles
     changed = set(lost)
     for found in tile.hops:
         each = [(reached(r, changed) | changed) - set(lost) for r in cell.relations.values()]
-        assert [set(message.computed.at.tolist()) for message in found.messages] == each
+        assert [set(message.computed.places.tolist()) for message in found.messages] == each
         changed |= set().union(*each)
-    places, _, living = tile.read
-    assert set(places.at.tolist()) == changed
-    assert set(places.nodes[~living].tolist()) == set(lost)
-    moved = mapped(tile, torch.Tensor.clone, {}).read[0]
-    assert moved.at is moved.nodes, "tensors that are shared stay shared"
+    assert set(tile.read.genes.places.tolist()) == changed
+    assert set(tile.read.genes.nodes[~tile.read.living].tolist()) == set(lost)
+    copied = TensorMap(torch.Tensor.clone)(tile).read.genes
+    assert copied.places is copied.nodes, "tensors that are shared stay shared"
 
 
 def test_with_a_bound_mutants_go_one_at_a_time_and_too_small_a_bound_is_refused(refused):
@@ -113,15 +113,16 @@ def test_with_a_bound_mutants_go_one_at_a_time_and_too_small_a_bound_is_refused(
     def prepared(**options):
         return model_of(cell, propagation=Delta(workers=1, **options)).prepare(cell, genotypes)
 
-    assert [len(prepared(**way).plan) for way in ({}, {"max_bytes": least})] == [1, 8]
-    hops = model_of(cell).hops(cell)
+    assert [len(prepared(**way).plan.tiles) for way in ({}, {"max_bytes": least})] == [1, 8]
+    shapes = model_of(cell).mutant_shapes(cell)
+    batch = (shapes, 8, 1, torch.device("cpu"), torch.float32)
     for max_bytes in range(least, 4 * least, least // 9):
-        kept, workers = Delta(workers=4, max_bytes=max_bytes)._within_bound(hops, 8, 1)
-        assert 1 <= workers <= 4
-        assert kept >= 0
-    assert Delta(workers=4, max_bytes=least)._within_bound(hops, 8, 1) == (0, 1)
-    assert Delta(workers=4, max_bytes=100 * least)._within_bound(hops, 8, 1)[1] == 4
-    refused(code, Delta(max_bytes=least - 1)._within_bound, hops, 8, 1)
+        schedule = Delta(workers=4, max_bytes=max_bytes).schedule(*batch)
+        assert 1 <= schedule.workers <= 4
+        assert schedule.n_kept >= 0
+    assert Delta(workers=4, max_bytes=least).schedule(*batch) == TileSchedule(0, 1)
+    assert Delta(workers=4, max_bytes=100 * least).schedule(*batch).workers == 4
+    refused(code, Delta(max_bytes=least - 1).schedule, *batch)
 
 
 @pytest.mark.slow

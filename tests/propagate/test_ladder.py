@@ -9,7 +9,7 @@ from cells import random_cell
 
 from deltacell.models.hetero_cell.model import HeteroCell
 from deltacell.propagate import Deleted, strategy
-from deltacell.propagate.ladder import links_of
+from deltacell.propagate.reference.edges import links_of
 from deltacell.screen import Genotypes
 
 STORED = ["stored_edges", "stored_masks"]
@@ -27,23 +27,21 @@ def model():
 
 def filled(name, folder, model):
     model.propagation = strategy(name, store=folder)
-    model.propagation.fill(model.hops(CELLS[0]), Deleted.of(CELLS[0], GENOTYPES))
+    model.propagation.fill(model.mutant_shapes(CELLS[0]), Deleted.of(CELLS[0], GENOTYPES))
     return model.propagation
 
 
 def test_what_each_way_sends(model, tmp_path):
     cell = CELLS[0]
-    hops, deleted = model.hops(cell), Deleted.of(cell, GENOTYPES)
-    links, batch = links_of(hops), len(GENOTYPES)
+    shapes, deleted = model.mutant_shapes(cell), Deleted.of(cell, GENOTYPES)
+    links, batch = links_of(shapes), len(GENOTYPES)
     n_edges = sum(link.matrix.n_entries for link in links)
     ways = {name: strategy(name) for name in ("edge_mask", "device_mask", "subgraph")}
     ways |= {name: filled(name, tmp_path / name, model) for name in STORED}
-    prepared: Any = {name: way.prepare(hops, deleted) for name, way in ways.items()}
-    removed = sum(int((~mask).sum()) for (mask,) in prepared["edge_mask"].plan) / batch
-    sent = {
-        name: found.loader_bytes_per_genotype - GENOTYPES.nbytes / batch
-        for name, found in prepared.items()
-    }
+    cpu = torch.device("cpu")
+    plans: Any = {name: way.plan(shapes, deleted, cpu) for name, way in ways.items()}
+    removed = sum(int((~mask).sum()) for (mask,) in plans["edge_mask"].sent.values()) / batch
+    sent = {name: plan.sent_bytes / batch for name, plan in plans.items()}
     assert sent == {
         "edge_mask": n_edges,
         "stored_masks": n_edges,

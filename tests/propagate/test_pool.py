@@ -40,8 +40,7 @@ def of_changed(wild, mutants, living):
     different = (mutants.gate != wild.gate.unsqueeze(1)) | moved | ~living
     owner, rows = different.t().nonzero(as_tuple=True)
     terms = Terms(mutants.gate[rows, owner], mutants.value[rows, owner].double())
-    at = (x.double() for x in wild_pool(wild).at(rows))
-    n, d = pool_changes(terms, living[rows, owner], *at)
+    n, d = pool_changes(terms, living[rows, owner], wild_pool(wild).at(rows).double())
     n = n.new_zeros(living.shape[1], H).index_add(0, owner, n)
     d = d.new_zeros(living.shape[1]).index_add(0, owner, d)
     return (n / (1 + d).unsqueeze(1)).to(wild.value.dtype)

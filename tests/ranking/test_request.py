@@ -12,7 +12,7 @@ from deltacell.ranking.request import Request, gene_indices, gene_texts, read_se
 from deltacell.ranking.status import STATUSES
 from deltacell.report.page import sentences
 from deltacell.screen.genotypes import sorted_matrix
-from deltacell.train.compose import compose
+from deltacell.train.config.compose import compose
 from deltacell.train.data import load_data
 from deltacell.train.predictor import TrainedPredictor, build_predictor
 

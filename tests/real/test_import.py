@@ -10,7 +10,7 @@ from deltacell.models.config import LARGEST_RELATION
 from deltacell.models.gene_vectors import feature_vectors
 from deltacell.ranking.status import Evidence
 from deltacell.screen import Genotypes
-from deltacell.train.compose import compose
+from deltacell.train.config.compose import compose
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

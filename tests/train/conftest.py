@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from deltacell.train.compose import compose
 from deltacell.train.config import Config
+from deltacell.train.config.compose import compose
 from deltacell.train.run import train
 
 SMALL = (

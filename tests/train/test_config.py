@@ -14,18 +14,14 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 from deltacell.models import registry
-from deltacell.propagate import STRATEGIES
+from deltacell.models.hetero_cell.config import PROPAGATIONS
+from deltacell.propagate import NAMES
 from deltacell.screen.split import Method
-from deltacell.train.compose import compose, from_yaml, saved_yaml, to_yaml
-from deltacell.train.config import (
-    PROPAGATIONS,
-    Config,
-    ScheduleConfig,
-    SplitConfig,
-    all_keys,
-    check,
-    choices,
-)
+from deltacell.train.config import Config, ScheduleConfig, SplitConfig
+from deltacell.train.config.checks import check
+from deltacell.train.config.compose import compose, with_settings
+from deltacell.train.config.keys import all_keys, choices
+from deltacell.train.config.saved import from_yaml, saved_yaml, to_yaml
 from deltacell.train.data import load_data
 from deltacell.train.predictor import build_model
 from deltacell_dev import config_reference
@@ -189,7 +185,7 @@ def test_what_ships_is_known():
     assert (choices("model"), choices("loss")) == (registry.names(), list(registry.LOSSES))
     assert sorted(choices("schedule")) == sorted(allowed(ScheduleConfig, "name"))
     # The stored ones need the path of a store, which a config cannot give.
-    named = [name for name in STRATEGIES if not name.startswith("stored_")]
+    named = [name for name in NAMES if not name.startswith("stored_")]
     assert str(PROPAGATIONS.pattern) == f"^({'|'.join(named)})$"
     assert allowed(SplitConfig, "method") == [*get_args(Method), "saved"]
     assert all(registry.config_class(name)().name == name for name in registry.names())
@@ -310,8 +306,8 @@ HETERO = "kuzmin2018_hetero"
         ("demo", "optimizer", {"lr": float("inf")}, "out-of-range"),
         ("demo", "schedule", {"min_lr": 1.0}, "conflicting-settings"),
         ("demo", "trainer", {"devices": 100, "nodes": 2}, "conflicting-settings"),
-        ("demo", None, {"propagation": "shared", "max_bytes": 9}, "conflicting-settings"),
-        ("demo", None, {"propagation": "stored_edges"}, "unknown-name"),
+        (HETERO, "model", {"propagation": "shared", "max_bytes": 9}, "conflicting-settings"),
+        (HETERO, "model", {"propagation": "stored_edges"}, "unknown-name"),
         ("demo", None, {"name": "a/b"}, "bad-name"),
         ("demo_pairs", None, {"mode": "step"}, "conflicting-settings"),
         ("demo_pairs", "trainer", {"devices": 2}, "conflicting-settings"),
@@ -345,3 +341,56 @@ def test_the_wheel_has_every_config():
     assert len(configs) > 15
     others = {"deltacell/conf/slurm_job.sh", "deltacell/demo/demo.yaml"}
     assert configs | others | {"deltacell/conf/__init__.py"} <= packed
+
+
+def test_the_former_module_warns_and_gives_the_same():
+    from deltacell.train import compose as former
+
+    with pytest.warns(DeprecationWarning, match=r"deltacell\.train\.config\.compose\.compose"):
+        assert former.compose is compose
+    with pytest.warns(DeprecationWarning, match=r"deltacell\.train\.config\.saved\.from_yaml"):
+        assert former.from_yaml is from_yaml
+    with pytest.raises(AttributeError):
+        former.check  # noqa: B018
+
+
+MOVED = ["propagation=delta", "max_bytes=5000"]
+HETERO_WORDS = ["model=hetero_cell", "data.synthetic=demo"]
+
+
+def test_former_keys_of_propagation_warn_and_mean_the_same(tmp_path):
+    expected = compose([*HETERO_WORDS, "model.propagation=delta", "model.max_bytes=5000"])
+    with pytest.warns(DeprecationWarning, match=r"'propagation' is now 'model\.propagation'"):
+        assert compose([*HETERO_WORDS, *MOVED]) == expected
+    (tmp_path / "experiment").mkdir()
+    file = tmp_path / "experiment" / "mine.yaml"
+    file.write_text("# @package _global_\npropagation: delta\nmax_bytes: 5000\n")
+    with pytest.warns(DeprecationWarning, match="max_bytes"):
+        composed = compose([*HETERO_WORDS, "experiment=mine"], folder=tmp_path)
+    assert composed == expected
+    settings = {"propagation": "delta", "max_bytes": 5000}
+    with pytest.warns(DeprecationWarning, match="max_bytes"):
+        assert with_settings(compose(HETERO_WORDS), settings) == expected
+    # A model that propagates nothing ignores them, as it did before.
+    dango = ["model=dango", "data.synthetic=demo"]
+    with pytest.warns(DeprecationWarning, match="max_bytes"):
+        assert compose([*dango, *MOVED]) == compose(dango)
+
+
+@pytest.mark.parametrize("saved_format", [1, 2])
+@pytest.mark.parametrize("model", ["hetero_cell", "dango"])
+def test_former_keys_of_saved_runs_keep_their_meaning_for_good(model, saved_format, recwarn):
+    present = {"hetero_cell": ["model.propagation=delta", "model.max_bytes=5000"], "dango": []}
+    expected = compose([f"model={model}", "data.synthetic=demo", *present[model]])
+    values = yaml.safe_load(to_yaml(expected))
+    for key in ("propagation", "max_bytes"):
+        values["model"].pop(key, None)
+    values |= {"propagation": "delta", "max_bytes": 5000, "format": saved_format}
+    assert from_yaml(yaml.safe_dump(values)) == expected
+    assert not recwarn.list
+    assert from_yaml(saved_yaml(expected)) == expected
+
+
+def test_former_keys_are_unknown_in_runs_that_are_saved_now(refused):
+    text = saved_yaml(compose(HETERO_WORDS))
+    refused("unknown-key", from_yaml, f"propagation: delta\n{text}")

@@ -11,7 +11,7 @@ from deltacell.cell import Cell
 from deltacell.data.import_folder import Imported
 from deltacell.profile.record import Status, read_run, write_run
 from deltacell.screen import Genotypes, Screen
-from deltacell.train.compose import compose, with_settings
+from deltacell.train.config.compose import compose, with_settings
 from deltacell.train.data import load_data
 from deltacell.train.predictor import load_run
 from deltacell.train.run import train

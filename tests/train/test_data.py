@@ -139,8 +139,8 @@ def test_dango_uses_the_six_of_string_unless_told_otherwise(small, refused):
 
 @pytest.mark.parametrize("name", ["auto", "delta", "shared"])
 def test_a_recorded_propagation_is_used_again(small, name):
-    bound = ["max_bytes=1000000"] if name != "shared" else []
-    config = small(f"propagation={name}", *bound, hetero=True)
+    bound = ["model.max_bytes=1000000"] if name != "shared" else []
+    config = small(f"model.propagation={name}", *bound, hetero=True)
     data = load_data(config)
     model = build_model(config, data)
     assert isinstance(model, HeteroCell)

@@ -17,8 +17,8 @@ from deltacell.screen import Batch, Loader
 from deltacell.train.build import build_loop, build_training
 from deltacell.train.callbacks.base import Callback
 from deltacell.train.checkpoints import Checkpoints
-from deltacell.train.compose import compose
 from deltacell.train.config import Config, OptimizerConfig, ScheduleConfig, TrainerConfig
+from deltacell.train.config.compose import compose
 from deltacell.train.data import load_data
 from deltacell.train.devices import make_fabric
 from deltacell.train.finite import LOOK_EVERY, FiniteGuard

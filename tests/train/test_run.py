@@ -31,8 +31,8 @@ from deltacell.screen import Loader, Split
 from deltacell.train.callbacks.base import EpochResult
 from deltacell.train.callbacks.loggers import LoggerCallback
 from deltacell.train.checkpoints import Checkpoints
-from deltacell.train.compose import compose
 from deltacell.train.config import LoggersConfig
+from deltacell.train.config.compose import compose
 from deltacell.train.data import load_data
 from deltacell.train.loop import Loop
 from deltacell.train.modes import run_modes

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deltacell.train.compose import compose
+from deltacell.train.config.compose import compose
 from deltacell.train.slurm import Job, job_script
 
 

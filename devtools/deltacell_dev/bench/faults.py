@@ -58,7 +58,8 @@ from deltacell.ranking.search import read_scored, write_scored
 from deltacell.screen import Screen, Split
 from deltacell.storage.tables import File
 from deltacell.train.checkpoints import Checkpoints
-from deltacell.train.compose import compose, from_yaml
+from deltacell.train.config.compose import compose
+from deltacell.train.config.saved import from_yaml
 from deltacell.train.predictor import load_run
 from deltacell.train.run import train
 from deltacell.train.run_directory import read_config

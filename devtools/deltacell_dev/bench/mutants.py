@@ -22,7 +22,7 @@ from deltacell.cell import Cell
 from deltacell.evaluation import Estimate, evaluate_predictions
 from deltacell.profile.record import Status
 from deltacell.screen import Screen, Split
-from deltacell.train.compose import compose
+from deltacell.train.config.compose import compose
 from deltacell.train.data import load_data
 
 ARMS = ("true", "matched", "none")

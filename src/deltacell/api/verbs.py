@@ -39,8 +39,9 @@ from deltacell.report.figures import plot_learning
 from deltacell.report.progress import progress_bar
 from deltacell.report.terminal import Shown, as_html, print_facts
 from deltacell.screen import Genotypes, Screen, Split
-from deltacell.train.compose import MODEL, compose, with_settings
 from deltacell.train.config import Config, SplitConfig
+from deltacell.train.config.choose_settings import MODEL
+from deltacell.train.config.compose import compose, with_settings
 from deltacell.train.data import TrainingData, load_data, sources
 from deltacell.train.predictor import AnyRun, LoadedRun, load_run, load_runs
 from deltacell.train.run import train

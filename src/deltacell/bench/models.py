@@ -33,8 +33,8 @@ from deltacell.ranking.gene_sets import Combinations
 from deltacell.ranking.ranking_file import HIGHEST, LOWEST
 from deltacell.ranking.search import DRAWN, SHARE_DRAWN, Kept
 from deltacell.screen import Genotypes
-from deltacell.train.compose import compose, with_settings
 from deltacell.train.config import Config
+from deltacell.train.config.compose import compose, with_settings
 from deltacell.train.data import load_data
 from deltacell.train.predictor import TrainedPredictor, build_model
 from deltacell.train.run import train as run_training

@@ -21,9 +21,10 @@ from deltacell.bench import process
 from deltacell.bench.process import random_genotypes
 from deltacell.cell import Cell, Relation
 from deltacell.models.hetero_cell.model import HeteroCell
-from deltacell.propagate import STRATEGIES, Deleted, Propagation, strategy
+from deltacell.propagate import NAMES, STRATEGIES, Auto, Deleted, strategy
 from deltacell.propagate.hop import sizes_of
-from deltacell.propagate.ladder import Stored
+from deltacell.propagate.reference import StoredArrays
+from deltacell.propagate.strategy import AnyStrategy
 from deltacell.screen import Genotypes
 
 WILD_TYPE = "wild_type"
@@ -50,7 +51,7 @@ def run(
     """
     if strategies is None:
         late = (mutant_layers or layers) == 1
-        strategies = [name for name in STRATEGIES if late or name != "late"]
+        strategies = [name for name in NAMES if late or name != "late"]
     for name in strategies:
         strategy(name)  # raises an error for an unknown name
     settings: dict[str, Any] = {"cell": "demo" if quick else "yeast", "batch": batch}
@@ -124,7 +125,7 @@ def measure_memory(*, cell: str, batch: int, name: str, **settings: Any) -> dict
     return {"peak_mib": memory.mib()}
 
 
-class Step(NamedTuple):
+class MeasuredStep(NamedTuple):
     """Times and results of one forward and backward pass."""
 
     times: dict[str, float]
@@ -157,17 +158,17 @@ class Bench:
         self.genotypes, self.targets = random_genotypes(cell, batch, deleted), torch.randn(batch)
         self._stores = tempfile.TemporaryDirectory()
 
-    def way(self, name: str) -> tuple[Propagation, Genotypes]:
+    def way(self, name: str) -> tuple[AnyStrategy | Auto, Genotypes]:
         if name == WILD_TYPE:
             return strategy("shared"), Genotypes.of([])
-        takes = signature(STRATEGIES[name]).parameters
+        takes = signature(STRATEGIES.get(name, Auto)).parameters
         given = {"store": Path(self._stores.name, name), "max_bytes": self.max_bytes}
         made = strategy(name, **{k: v for k, v in given.items() if k in takes and v is not None})
-        if isinstance(made, Stored):
-            made.fill(self.model.mutant_hops(self.cell), Deleted.of(self.cell, self.genotypes))
+        if isinstance(made, StoredArrays):
+            made.fill(self.model.mutant_shapes(self.cell), Deleted.of(self.cell, self.genotypes))
         return made, self.genotypes
 
-    def step(self, way: Propagation, genotypes: Genotypes) -> Step:
+    def step(self, way: AnyStrategy | Auto, genotypes: Genotypes) -> MeasuredStep:
         """Run the batch, or the wild type alone if there are no genotypes."""
         self.model.propagation = way
         self.model.zero_grad()
@@ -186,10 +187,10 @@ class Bench:
         named = self.model.named_parameters()
         gradients = {name: p.grad.clone() for name, p in named if p.grad is not None}
         sent = prepared.loader_bytes_per_genotype
-        return Step(times, prediction.score.detach(), gradients, sent)
+        return MeasuredStep(times, prediction.score.detach(), gradients, sent)
 
 
-def differences(step: Step, reference: Step | None) -> dict[str, Any]:
+def differences(step: MeasuredStep, reference: MeasuredStep | None) -> dict[str, Any]:
     if reference is None:
         return dict.fromkeys(("score_diff_over_std", "grad_rel_diff", "loader_bytes_per_genotype"))
     spread = reference.score.std() if len(reference.score) > 1 else reference.score.abs().max()
@@ -235,7 +236,8 @@ def roofline(model: HeteroCell, cell: Cell, *, repeats: int = 5) -> dict[str, An
         return sum(p.numel() for p in parameters if p.dim() > 1)
 
     hops, hidden = model.hops(cell), model.encoder.embedding.shape[1]
-    sizes, matrices = sizes_of(hops), [a.matrix for hop in hops for a in hop.aggregates]
+    sizes = sizes_of(hop.shape for hop in hops)
+    matrices = [a.matrix for hop in hops for a in hop.aggregates]
     products = sum(sizes[hop.target] * weights(hop.parameters) for hop in hops)
     products += cell.n_genes * weights(model.pooling.parameters())
     # A product and its two gradients have two FLOP per term each.

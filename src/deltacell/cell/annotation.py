@@ -42,9 +42,10 @@ class Annotation:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ids", tuple(self.ids) or ("",) * len(self.terms))
-        if not len(self.ids) == len(set(self.terms)) == len(self.terms) == self.matrix.shape[1]:
-            what = f"annotation '{self.name}': its terms, ids and matrix have different sizes"
-            raise InputError(what, code="bad-shape")
+        sizes = {len(self.ids), len(self.terms), len(set(self.terms)), self.matrix.shape[1]}
+        if len(sizes) != 1:
+            message = f"annotation '{self.name}': its terms, ids and matrix have different sizes"
+            raise InputError(message, code="bad-shape")
 
     @classmethod
     def from_pairs(
@@ -57,13 +58,16 @@ class Annotation:
         n_genes: int,
         ids: Sequence[str] = (),
     ) -> Annotation:
-        """Make an annotation from pairs of a gene index and a term index."""
-        at = np.asarray(gene, dtype=np.int64), np.asarray(term, dtype=np.int64)
-        yes = coo_array((np.ones(len(at[0]), dtype=bool), at), shape=(n_genes, len(terms)))
-        return cls(name, yes.tocsr(), tuple(terms), tuple(ids))
+        """Make an annotation from pairs of a gene index [pairs] and a term index [pairs]."""
+        row = np.asarray(gene, dtype=np.int64)
+        column = np.asarray(term, dtype=np.int64)
+        has_term = np.ones(len(row), dtype=bool)
+        matrix = coo_array((has_term, (row, column)), shape=(n_genes, len(terms)))
+        return cls(name, matrix.tocsr(), tuple(terms), tuple(ids))
 
     @property
     def n_genes(self) -> int:
+        """Number of genes of the cell, annotated or not."""
         return int(self.matrix.shape[0])
 
     @cached_property
@@ -73,12 +77,13 @@ class Annotation:
         return known
 
     def count(self, genes: Bools | slice = slice(None)) -> AnyArray:
-        """Return how many of the given genes have each term."""
+        """Return how many of the given genes have each term, [terms]."""
         return np.bincount(self.matrix[genes].indices, minlength=len(self.terms))
 
     def stats(self) -> dict[str, int]:
-        genes = int(self.known.sum())
-        return {"terms": len(self.terms), "genes": genes, "pairs": self.matrix.nnz}
+        """Return the numbers of terms, of genes with one, and of pairs of these."""
+        n_known = int(self.known.sum())
+        return {"terms": len(self.terms), "genes": n_known, "pairs": self.matrix.nnz}
 
     @cached_property
     def feature(self) -> Feature:
@@ -86,38 +91,45 @@ class Annotation:
 
         The row of a gene without any term is NaN.
         """
-        wide = np.flatnonzero(self.count() >= FEATURE_MIN_GENES)
-        if not len(wide):
-            what = f"annotation '{self.name}' is not a feature: no two genes share a term"
-            raise InputError(what, code="no-feature")
-        values = self.matrix[:, wide].toarray().astype(np.float32)
+        shared = np.flatnonzero(self.count() >= FEATURE_MIN_GENES)
+        if not len(shared):
+            message = f"annotation '{self.name}' is not a feature: no two genes share a term"
+            raise InputError(message, code="no-feature")
+        values = self.matrix[:, shared].toarray().astype(np.float32)
         values[~self.known] = np.nan
-        return Feature(self.name, values, tuple(self.terms[i] for i in wide))
+        return Feature(self.name, values, tuple(self.terms[i] for i in shared))
 
     def take(self, genes: Ints) -> Annotation:
+        """Return the annotation of the given genes, in their order."""
         return replace(self, matrix=self.matrix[genes])
 
     def __repr__(self) -> str:
-        known = int(self.known.sum())
-        return f"Annotation({self.name!r}, {len(self.terms):,} terms, known for {known:,})"
+        n_known = int(self.known.sum())
+        return f"Annotation({self.name!r}, {len(self.terms):,} terms, known for {n_known:,})"
 
     def to_arrow(self) -> dict[str, pa.Table]:
-        indptr, indices = pa.array(self.matrix.indptr), pa.array(self.matrix.indices)
-        names, ids = pa.array(self.terms, pa.string()), pa.array(self.ids, pa.string())
+        """Return its sparse rows and its terms as tables."""
+        indptr = pa.array(self.matrix.indptr).cast(pa.int64())
+        indices = pa.array(self.matrix.indices).cast(pa.int32())
+        names = pa.array(self.terms, pa.string())
+        ids = pa.array(self.ids, pa.string())
         return {
-            "rows": pa.table({"indptr": indptr.cast(pa.int64())}),
-            "entries": pa.table({"term": indices.cast(pa.int32())}),
+            "rows": pa.table({"indptr": indptr}),
+            "entries": pa.table({"term": indices}),
             "terms": pa.table({"name": names, "id": ids}),
         }
 
     @classmethod
     def from_arrow(cls, tables: Mapping[str, pa.Table], name: str) -> Annotation:
-        indptr, indices = column_of(tables["rows"], "indptr"), column_of(tables["entries"], "term")
-        names, ids = (tuple(tables["terms"][c].to_pylist()) for c in ("name", "id"))
-        check_rows(f"annotation '{name}'", indptr, indices, len(names))
-        yes = np.ones(len(indices), dtype=bool)
-        matrix = csr_array((yes, indices, indptr), shape=(len(indptr) - 1, len(names)))
-        return cls(name, matrix, names, ids)
+        """Return the annotation of tables that `to_arrow` made; inconsistent ones raise."""
+        indptr = column_of(tables["rows"], "indptr")
+        indices = column_of(tables["entries"], "term")
+        terms = tuple(tables["terms"]["name"].to_pylist())
+        ids = tuple(tables["terms"]["id"].to_pylist())
+        check_rows(f"annotation '{name}'", indptr, indices, len(terms))
+        has_term = np.ones(len(indices), dtype=bool)
+        matrix = csr_array((has_term, indices, indptr), shape=(len(indptr) - 1, len(terms)))
+        return cls(name, matrix, terms, ids)
 
 
 def shared_terms(
@@ -127,13 +139,16 @@ def shared_terms(
     max_genes: int | None = None,
 ) -> list[SharedTerm]:
     """Return the terms of at most `max_genes` genes that all genes of a set have, rarest first."""
-    at = np.unique(cell.genes.indices(genes))
-    found = []
-    for one in cell.annotations.values():
-        shared = np.flatnonzero(np.bincount(one.matrix[at].indices) == len(at)) if len(at) else at
-        sizes = one.count()
-        found += [SharedTerm(one.name, one.terms[term], int(sizes[term])) for term in shared]
-    small = [term for term in found if max_genes is None or term.size <= max_genes]
+    distinct_genes = np.unique(cell.genes.indices(genes))
+    if not len(distinct_genes):
+        return []
+    terms = []
+    for annotation in cell.annotations.values():
+        n_with_term = np.bincount(annotation.matrix[distinct_genes].indices)
+        sizes = annotation.count()
+        for i in np.flatnonzero(n_with_term == len(distinct_genes)):
+            terms.append(SharedTerm(annotation.name, annotation.terms[i], int(sizes[i])))
+    small = [term for term in terms if max_genes is None or term.size <= max_genes]
     return sorted(small, key=lambda term: term.size)
 
 
@@ -153,33 +168,44 @@ def enrichment(
     """
     from scipy.stats import false_discovery_control, hypergeom
 
-    possible, drawn = np.zeros((2, cell.n_genes), dtype=bool)
+    in_background = np.zeros(cell.n_genes, dtype=bool)
+    in_background[slice(None) if background is None else cell.genes.indices(background)] = True
+    in_a_set = np.zeros(cell.n_genes, dtype=bool)
     for genes in sets:
-        drawn[cell.genes.indices(genes)] = True
-    possible[slice(None) if background is None else cell.genes.indices(background)] = True
-    tables = []
-    for annotation in cell.annotations.values():
-        universe, n_terms = possible & annotation.known, len(annotation.terms)
-        n, n_drawn = int(universe.sum()), int((universe & drawn).sum())
-        size, count = annotation.count(universe), annotation.count(universe & drawn)
-        p_value = hypergeom.sf(count - 1, n, size, n_drawn)
-        columns = {
-            "annotation": pl.repeat(annotation.name, n_terms, eager=True),
-            "term": pl.Series(annotation.terms, dtype=pl.String),
-            "genes": count,
-            "drawn": np.full(n_terms, n_drawn),
-            "size": size,
-            "background": np.full(n_terms, n),
-            "expected": size * (n_drawn / max(n, 1)),
-            "p_value": np.nan_to_num(p_value, nan=1.0).clip(0, 1),
-        }
-        tables.append(pl.DataFrame(columns))
+        in_a_set[cell.genes.indices(genes)] = True
+    annotations = cell.annotations.values()
+    tables = [_term_counts(annotation, in_background, in_a_set) for annotation in annotations]
     if not tables:
         return pl.DataFrame(schema={"term": pl.String, "genes": pl.Int64, "q_value": pl.Float64})
     table = pl.concat(tables)
-    q_value = false_discovery_control(table["p_value"].to_numpy())
-    table = table.with_columns(q_value=pl.Series(q_value)).filter(pl.col("genes") > 0)
+    counts = [table[name].to_numpy() for name in ("background", "size", "drawn")]
+    p_value = hypergeom.sf(table["genes"].to_numpy() - 1, *counts)
+    p_value = np.nan_to_num(p_value, nan=1.0).clip(0, 1)
+    q_value = false_discovery_control(p_value)
+    table = table.with_columns(p_value=pl.Series(p_value), q_value=pl.Series(q_value))
+    table = table.filter(pl.col("genes") > 0)
     return table.sort("p_value", "annotation", "term", maintain_order=True)
+
+
+def _term_counts(annotation: Annotation, in_background: Bools, in_a_set: Bools) -> pl.DataFrame:
+    """Return how often each term occurs among annotated genes, for two masks of genes [genes]."""
+    in_universe = in_background & annotation.known
+    is_drawn = in_universe & in_a_set
+    n_universe = int(in_universe.sum())
+    n_drawn = int(is_drawn.sum())
+    size = annotation.count(in_universe)
+    n_terms = len(annotation.terms)
+    return pl.DataFrame(
+        {
+            "annotation": pl.repeat(annotation.name, n_terms, eager=True),
+            "term": pl.Series(annotation.terms, dtype=pl.String),
+            "genes": annotation.count(is_drawn),
+            "drawn": np.full(n_terms, n_drawn),
+            "size": size,
+            "background": np.full(n_terms, n_universe),
+            "expected": size * (n_drawn / max(n_universe, 1)),
+        },
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -196,16 +222,21 @@ class Feature:
         columns = tuple(map(str, self.columns if len(self.columns) else range(1, width + 1)))
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "columns", columns)
-        if not width or not len(columns) == len(set(columns)) == width or np.isinf(values).any():
-            what = f"feature '{self.name}' is not a matrix of finite numbers with distinct columns"
-            raise InputError(what, code="bad-feature", fix="Use NaN for a missing value.")
+        has_distinct_columns = len(columns) == len(set(columns)) == width
+        if not width or not has_distinct_columns or np.isinf(values).any():
+            message = (
+                f"feature '{self.name}' is not a matrix of finite numbers with distinct columns"
+            )
+            raise InputError(message, code="bad-feature", fix="Use NaN for a missing value.")
 
     @property
     def n_genes(self) -> int:
+        """Number of genes of the cell, known or not."""
         return len(self.values)
 
     @property
     def width(self) -> int:
+        """Number of columns."""
         return int(self.values.shape[1])
 
     @cached_property
@@ -217,25 +248,30 @@ class Feature:
     @property
     def missing(self) -> float:
         """The fraction of values that the known genes lack; 0 if no gene is known."""
-        n = int(self.known.sum()) * self.width
-        return 1 - int((~np.isnan(self.values)).sum()) / n if n else 0.0
+        n_values = int(self.known.sum()) * self.width
+        n_present = int((~np.isnan(self.values)).sum())
+        return 1 - n_present / n_values if n_values else 0.0
 
     def stats(self) -> dict[str, float]:
+        """Return its width, the number of known genes and the fraction of missing values."""
         return {"width": self.width, "known": int(self.known.sum()), "missing": self.missing}
 
     def take(self, genes: Ints) -> Feature:
+        """Return the feature of the given genes, in their order."""
         return replace(self, values=self.values[genes])
 
     def __repr__(self) -> str:
         return f"Feature({self.name!r}, width {self.width}, known for {int(self.known.sum()):,})"
 
     def to_arrow(self) -> dict[str, pa.Table]:
+        """Return its values and the names of its columns as tables."""
         values = pa.FixedSizeListArray.from_arrays(self.values.ravel(), self.width)
         names = pa.array(self.columns, pa.string())
         return {"values": pa.table({"values": values}), "columns": pa.table({"column": names})}
 
     @classmethod
     def from_arrow(cls, tables: Mapping[str, pa.Table], name: str, width: int) -> Feature:
+        """Return the feature of tables that `to_arrow` made."""
         # Chunk by chunk, so that the values stay memory-mapped.
         chunks = tables["values"]["values"].chunks
         flat = pa.chunked_array([chunk.flatten() for chunk in chunks], pa.float32())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from deltacell import storage
-from deltacell.base.errors import InputError, did_you_mean, need
+from deltacell.base.errors import InputError, did_you_mean
 from deltacell.cell import hetero_data
 from deltacell.cell.annotation import Annotation, Feature
 from deltacell.cell.genes import Genes
@@ -46,18 +47,26 @@ class Cell(storage.Storable):
         self.genes = genes if isinstance(genes, Genes) else Genes(genes)
         self.relations = _by_name(relations)
         self.metabolism = metabolism
-        self.features, self.annotations = _by_name(features), _by_name(annotations)
+        self.features = _by_name(features)
+        self.annotations = _by_name(annotations)
         self.sources = tuple(sources)
         self.synthetic_recipe = None if synthetic is None else dict(synthetic)
-        named = *self.relations.values(), *self.features.values(), *self.annotations.values()
-        parts: tuple[Any, ...] = (*named, metabolism or self)
+        self._check_parts()
+
+    def _check_parts(self) -> None:
+        """Raise if a part is of other genes, or a feature and an annotation have one name."""
+        parts: list[Relation | Feature | Annotation | Metabolism] = [*self.relations.values()]
+        parts += [*self.features.values(), *self.annotations.values()]
+        if self.metabolism is not None:
+            parts.append(self.metabolism)
         for part in parts:
             if part.n_genes != self.n_genes:
-                what = f"{part!r} has {part.n_genes} genes, but the cell has {self.n_genes}"
-                raise InputError(what, code="other-genes")
-        if both := sorted(self.features.keys() & self.annotations.keys()):
-            what = f"a feature and an annotation are both called '{both[0]}'"
-            raise InputError(what, code="duplicate-name")
+                message = f"{part!r} has {part.n_genes} genes, but the cell has {self.n_genes}"
+                raise InputError(message, code="other-genes")
+        shared_names = sorted(self.features.keys() & self.annotations.keys())
+        if shared_names:
+            message = f"a feature and an annotation are both called '{shared_names[0]}'"
+            raise InputError(message, code="duplicate-name")
 
     @classmethod
     def synthetic(cls, name: str = "demo", *, seed: int = 0) -> Cell:
@@ -68,6 +77,7 @@ class Cell(storage.Storable):
 
     @property
     def n_genes(self) -> int:
+        """The number of genes."""
         return len(self.genes)
 
     def subset(self, genes: Iterable[str | int]) -> Cell:
@@ -89,56 +99,48 @@ class Cell(storage.Storable):
 
     def merge_relations(self, groups: Mapping[str, Iterable[str]]) -> Cell:
         """Return the cell with groups of relations, by their new name, replaced by their union."""
-        relations = dict(self.relations)
-        for new, names in groups.items():
+        relations = list(self.relations.values())
+        for new_name, names in groups.items():
             parts = [self.relation(name) for name in names]
-            gone = {part.name for part in parts}
-            if not gone or not gone <= relations.keys() or new in relations.keys() - gone:
-                what = (
-                    f"cannot merge '{new}': no relations, a relation used twice, or a name in use"
+            merged_names = {part.name for part in parts}
+            other_names = {relation.name for relation in relations} - merged_names
+            n_left = len(relations) - len(other_names)
+            if not parts or n_left < len(merged_names) or new_name in other_names:
+                message = (
+                    f"cannot merge '{new_name}': no relations, a relation used twice, "
+                    "or a name in use"
                 )
-                raise InputError(what, code="bad-merge")
-            first, directed = parts[0].name, any(part.directed for part in parts)
-            edges = [part.entries() if directed else part.edges() for part in parts]
-            columns = map(np.concatenate, zip(*edges, strict=True))
-            facts: dict[str, Any] = {"n_genes": self.n_genes, "directed": directed}
-            relations[first] = Relation.from_edges(new, *columns, **facts)
-            relations = {r.name: r for n, r in relations.items() if n == first or n not in gone}
+                raise InputError(message, code="bad-merge")
+            merged = self._merged(new_name, parts)
+            relations = [merged if r.name == parts[0].name else r for r in relations]
+            relations = [r for r in relations if r is merged or r.name not in merged_names]
         return self._with(relations=relations)
 
+    def _merged(self, name: str, parts: Sequence[Relation]) -> Relation:
+        """Return the union of relations, directed if any of them is."""
+        directed = any(part.directed for part in parts)
+        edges = [part.entries() if directed else part.edges() for part in parts]
+        columns = map(np.concatenate, zip(*edges, strict=True))
+        return Relation.from_edges(name, *columns, n_genes=self.n_genes, directed=directed)
+
     def relation(self, name: str) -> Relation:
+        """Return a relation by its name."""
         return _get(self.relations, name, "relation")
 
     def feature(self, name: str) -> Feature:
         """Return a feature, or an annotation as a feature, by its name."""
         known: dict[str, Feature | Annotation] = {**self.features, **self.annotations}
-        found = _get(known, name, "feature")
-        return found if isinstance(found, Feature) else found.feature
+        part = _get(known, name, "feature")
+        return part if isinstance(part, Feature) else part.feature
 
     def _facts(self) -> dict[str, Any]:
-        m = self.metabolism
+        relations = self.relations.values()
         return {
             "genes": self.n_genes,
             "genes_with_position": int(self.genes.has_position.sum()),
-            "relations": [
-                {
-                    "relation": r.name,
-                    "directed": r.directed,
-                    "genes_with_an_edge": r.n_connected,
-                    "edges": r.n_edges,
-                    "max_degree": int(np.maximum(r.in_degree, r.out_degree).max(initial=0)),
-                    "counts": r.counts.to_json(),
-                }
-                for r in self.relations.values()
-            ],
-            "edges": sum(r.n_edges for r in self.relations.values()),
-            "metabolism": m
-            and {
-                "reactions": m.n_reactions,
-                "metabolites": m.n_metabolites,
-                "genes_in_rules": len(np.unique(m.clause_genes)),
-                "reactions_with_rule": len(np.unique(m.clause_reaction)),
-            },
+            "relations": [{"relation": r.name, **r.stats()} for r in relations],
+            "edges": sum(relation.n_edges for relation in relations),
+            "metabolism": None if self.metabolism is None else self.metabolism.stats(),
             "features": [{"feature": f.name, **f.stats()} for f in self.features.values()],
             "annotations": [{"annotation": a.name, **a.stats()} for a in self.annotations.values()],
         }
@@ -148,24 +150,17 @@ class Cell(storage.Storable):
         """Open a cell; its arrays are memory-mapped."""
         stored = storage.read(path, "cell")
         parts = stored.parts
-
-        def under(prefix: str) -> dict[str, pa.Table]:
-            return {n.partition(".")[2]: t for n, t in parts.items() if n.startswith(f"{prefix}.")}
-
-        def listed(name: str) -> list[tuple[dict[str, pa.Table], dict[str, Any]]]:
-            rows = parts[f"{name}s"].to_pylist() if f"{name}s" in parts else []
-            return [(under(f"{name}-{i:03d}"), row) for i, row in enumerate(rows)]
-
         genes = Genes.from_arrow(parts["genes"])
-        counts = (Counts.from_json(facts["counts"]) for facts in stored.meta["stats"]["relations"])
-        relations = zip(listed("relation"), counts, strict=True)
-        metabolism = under("metabolism")
+        facts_of_relations = stored.meta["stats"]["relations"]
+        counts = [Counts.from_json(facts["counts"]) for facts in facts_of_relations]
+        relations = zip(_listed(parts, "relation"), counts, strict=True)
+        metabolism = _tables_under(parts, "metabolism")
         cell = cls(
             genes,
-            [Relation.from_arrow(tables, **row, counts=rows) for (tables, row), rows in relations],
+            [Relation.from_arrow(r.tables, **r.arguments, counts=rows) for r, rows in relations],
             Metabolism.from_arrow(metabolism, len(genes)) if metabolism else None,
-            [Feature.from_arrow(tables, **row) for tables, row in listed("feature")],
-            [Annotation.from_arrow(tables, **row) for tables, row in listed("annotation")],
+            [Feature.from_arrow(f.tables, **f.arguments) for f in _listed(parts, "feature")],
+            [Annotation.from_arrow(a.tables, **a.arguments) for a in _listed(parts, "annotation")],
         )
         return cell._loaded(path, stored)
 
@@ -198,35 +193,33 @@ class Cell(storage.Storable):
         from deltacell.cell.readers.names import in_capitals
         from deltacell.cell.readers.networks import edges_of
 
-        directed, edges = set(directed), []
+        directed = set(directed)
         for name in directed - set(networks):
             raise InputError(f"unknown network '{name}' in directed", code="unknown-relation")
+        edges = []
         for name, network in networks.items():
             table = Table.from_memory(network, name)
             columns = table.frame.columns
             if len(columns) not in (2, 3):
-                what = f"the network '{name}' has {len(columns)} columns; expected 2 or 3"
-                raise InputError(what, code="bad-shape")
+                message = f"the network '{name}' has {len(columns)} columns; expected 2 or 3"
+                raise InputError(message, code="bad-shape")
             edges.append(edges_of(table, columns, name, "table", directed=name in directed))
         if genes is None:
-            names = (in_capitals(name) for one in edges for name in one.gene_names)
-            genes = Genes([]).extended(names)
-        elif isinstance(genes, Mapping) or isinstance(getattr(genes, "columns", 0), Iterable):
-            frame = frame_of(genes, "genes")
-            if "systematic" not in frame.columns:
-                what = "the table of genes has no column 'systematic'"
-                raise InputError(what, code="missing-columns")
-            known = frame.select(name for name in frame.columns if name in Genes([]).columns())
-            genes = Genes(**known.to_dict(as_series=False))
-        genes = genes if isinstance(genes, Genes) else Genes(genes)
-        made = [one.on(genes, on_unknown) for one in edges]
-        of_genes = [
+            names = chain.from_iterable(network.gene_names for network in edges)
+            genes = Genes([]).extended(map(in_capitals, names))
+        else:
+            genes = _genes_of_table(genes)
+        read_relations = [network.on(genes, on_unknown) for network in edges]
+        read_features = [
             feature_of(Table.from_memory(table, name), genes, on_unknown)
             for name, table in (features or {}).items()
         ]
-        sources = [source for _, source in (*made, *of_genes)]
-        relations = [relation for relation, _ in made]
-        return cls(genes, relations, None, [feature for feature, _ in of_genes], sources=sources)
+        return cls(
+            genes,
+            [relation for relation, _ in read_relations],
+            features=[feature for feature, _ in read_features],
+            sources=[source for _, source in (*read_relations, *read_features)],
+        )
 
     def to_hetero_data(self) -> HeteroData:
         """Return the cell as a PyG `HeteroData`; `from_hetero_data` gives back an equal cell.
@@ -240,7 +233,6 @@ class Cell(storage.Storable):
           genes of each rule as ``data["gene", "enables", "reaction"]``.
         - ``data.cell``: the cell itself, for everything that is not a graph.
         """
-        need("torch_geometric", "A HeteroData", "pyg")
         import torch
         from torch_geometric.data import HeteroData
 
@@ -249,23 +241,28 @@ class Cell(storage.Storable):
 
         data = HeteroData(cell=self)
         nodes = data["gene"]
-        nodes.num_nodes, nodes.name = self.n_genes, list(self.genes.systematic)
+        nodes.num_nodes = self.n_genes
+        nodes.name = list(self.genes.systematic)
         for feature in self.features.values():
             nodes[f"feature_{feature.name}"] = tensor(feature.values)
             nodes[f"columns_{feature.name}"] = list(feature.columns)
         for relation in self.relations.values():
             source, target, weight = relation.entries()
             edges = data["gene", relation.name, "gene"]
-            edges.edge_index, edges.edge_weight = tensor([source, target]), tensor(weight)
+            edges.edge_index = tensor([source, target])
+            edges.edge_weight = tensor(weight)
             edges.directed = relation.directed
-        if (m := self.metabolism) is not None:
-            data["reaction"].num_nodes, data["reaction"].name = m.n_reactions, list(m.reactions)
-            data["metabolite"].num_nodes = m.n_metabolites
-            data["metabolite"].name = list(m.metabolites)
+        metabolism = self.metabolism
+        if metabolism is not None:
+            data["reaction"].num_nodes = metabolism.n_reactions
+            data["reaction"].name = list(metabolism.reactions)
+            data["metabolite"].num_nodes = metabolism.n_metabolites
+            data["metabolite"].name = list(metabolism.metabolites)
             converts = data["reaction", "converts", "metabolite"]
-            converts.edge_index = tensor([m.reaction, m.metabolite]).long()
-            converts.coefficient = tensor(m.coefficient)
-            data["gene", "enables", "reaction"].edge_index = tensor(m.rule_genes[::-1])
+            converts.edge_index = tensor([metabolism.reaction, metabolism.metabolite]).long()
+            converts.coefficient = tensor(metabolism.coefficient)
+            enables = data["gene", "enables", "reaction"]
+            enables.edge_index = tensor(metabolism.rule_genes[::-1])
         return data
 
     @classmethod
@@ -292,36 +289,54 @@ class Cell(storage.Storable):
             The names of the directed relations. By default a relation without the attribute
             ``directed`` is undirected if all its edges are there in both directions.
         """
-        cell, nodes = data.get("cell"), data["gene"] if "gene" in data.node_types else None
-        if not isinstance(cell, Cell) or nodes is None:
-            genes = hetero_data.genes_of(data)
-            return cls(
-                genes,
-                hetero_data.relations_of(data, len(genes), directed),
-                features=hetero_data.features_of(data, len(genes)),
-            )
+        cell = data.get("cell")
+        if isinstance(cell, Cell) and "gene" in data.node_types:
+            return cell._changed_by(data)
+        genes = hetero_data.genes_of(data)
+        return cls(
+            genes,
+            hetero_data.relations_of(data, len(genes), directed),
+            features=hetero_data.features_of(data, len(genes)),
+        )
+
+    def _changed_by(self, data: HeteroData) -> Cell:
+        """Return the cell with the relations and features of a result of `to_hetero_data`."""
+        names = [name for source, name, target in data.edge_types if source == target == "gene"]
         relations = []
-        for name in (edge[1] for edge in data.edge_types if edge[0] == edge[2] == "gene"):
-            edges, was = data["gene", name, "gene"], cell.relations.get(name)
-            columns = (*edges["edge_index"].numpy(), edges["edge_weight"].numpy())
-            facts = {"n_genes": cell.n_genes, "directed": edges["directed"]}
-            now = Relation.from_edges(name, *columns, **facts)
-            relations.append(was if was is not None and was.equals(now) else now)
+        for name in names:
+            edges = data["gene", name, "gene"]
+            source, target = edges["edge_index"].numpy()
+            relation = Relation.from_edges(
+                name,
+                source,
+                target,
+                edges["edge_weight"].numpy(),
+                n_genes=self.n_genes,
+                directed=edges["directed"],
+            )
+            before = self.relations.get(name)
+            is_unchanged = before is not None and before.equals(relation)
+            relations.append(before if is_unchanged else relation)
+        nodes = data["gene"]
+        prefix = "feature_"
+        feature_names = [key.removeprefix(prefix) for key in nodes if key.startswith(prefix)]
         features = [
             Feature(name, nodes[f"feature_{name}"].numpy(), tuple(nodes[f"columns_{name}"]))
-            for name in (key[8:] for key in nodes if key.startswith("feature_"))
+            for name in feature_names
         ]
-        return cell._with(relations=relations, features=features)
+        return self._with(relations=relations, features=features)
 
     def __repr__(self) -> str:
-        edges = sum(r.n_edges for r in self.relations.values())
-        sizes = f"{self.n_genes:,} genes, {len(self.relations)} relations, {edges:,} edges"
-        return f"Cell({sizes}{'' if self.metabolism is None else f', {self.metabolism!r}'})"
+        n_edges = sum(relation.n_edges for relation in self.relations.values())
+        sizes = f"{self.n_genes:,} genes, {len(self.relations)} relations, {n_edges:,} edges"
+        metabolism = "" if self.metabolism is None else f", {self.metabolism!r}"
+        return f"Cell({sizes}{metabolism})"
 
     def _parts(self) -> dict[str, pa.Table]:
-        relations, features = self.relations.values(), self.features.values()
-        directed = pa.array([r.directed for r in relations], pa.bool_())
-        width = pa.array([f.width for f in features], pa.int64())
+        relations = self.relations.values()
+        features = self.features.values()
+        directed = pa.array([relation.directed for relation in relations], pa.bool_())
+        width = pa.array([feature.width for feature in features], pa.int64())
         # The names are also in a part, so that the checksum covers them.
         parts = {
             "genes": self.genes.to_arrow(),
@@ -330,13 +345,53 @@ class Cell(storage.Storable):
         }
         if self.annotations:
             parts["annotations"] = pa.table({"name": _texts(self.annotations)})
-        pieces: dict[str, Any] = {f"relation-{i:03d}": r for i, r in enumerate(relations)}
-        pieces |= {"metabolism": self.metabolism} if self.metabolism is not None else {}
-        pieces |= {f"feature-{i:03d}": f for i, f in enumerate(features)}
-        pieces |= {f"annotation-{i:03d}": a for i, a in enumerate(self.annotations.values())}
-        for prefix, piece in pieces.items():
-            parts |= {f"{prefix}.{name}": table for name, table in piece.to_arrow().items()}
+        for i, relation in enumerate(relations):
+            parts |= _prefixed(f"relation-{i:03d}", relation.to_arrow())
+        if self.metabolism is not None:
+            parts |= _prefixed("metabolism", self.metabolism.to_arrow())
+        for i, feature in enumerate(features):
+            parts |= _prefixed(f"feature-{i:03d}", feature.to_arrow())
+        for i, annotation in enumerate(self.annotations.values()):
+            parts |= _prefixed(f"annotation-{i:03d}", annotation.to_arrow())
         return parts
+
+
+class _StoredPart(NamedTuple):
+    """A relation, feature or annotation on disk."""
+
+    tables: dict[str, pa.Table]
+    arguments: dict[str, Any]  # of its method `from_arrow`
+
+
+def _listed(parts: Mapping[str, pa.Table], kind: str) -> list[_StoredPart]:
+    """Return the stored relations, features or annotations; none if the cell has no such table."""
+    rows = parts[f"{kind}s"].to_pylist() if f"{kind}s" in parts else []
+    return [_StoredPart(_tables_under(parts, f"{kind}-{i:03d}"), r) for i, r in enumerate(rows)]
+
+
+def _tables_under(parts: Mapping[str, pa.Table], prefix: str) -> dict[str, pa.Table]:
+    """Return the tables whose names begin with a prefix and a point, without these."""
+    start = f"{prefix}."
+    return {name.removeprefix(start): parts[name] for name in parts if name.startswith(start)}
+
+
+def _prefixed(prefix: str, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+    return {f"{prefix}.{name}": table for name, table in tables.items()}
+
+
+def _genes_of_table(genes: Any) -> Genes:
+    """Return genes from a table with the columns of `Genes`, or from systematic names."""
+    if isinstance(genes, Genes):
+        return genes
+    is_table = isinstance(genes, Mapping) or isinstance(getattr(genes, "columns", 0), Iterable)
+    if not is_table:
+        return Genes(genes)
+    frame = frame_of(genes, "genes")
+    if "systematic" not in frame.columns:
+        message = "the table of genes has no column 'systematic'"
+        raise InputError(message, code="missing-columns")
+    known = frame.select(name for name in frame.columns if name in Genes([]).columns())
+    return Genes(**known.to_dict(as_series=False))
 
 
 def _texts(names: Iterable[str]) -> pa.Array:
@@ -344,17 +399,19 @@ def _texts(names: Iterable[str]) -> pa.Array:
 
 
 def _by_name(parts: Iterable[Part] | Mapping[str, Part]) -> dict[str, Part]:
-    named: dict[str, Part] = {}
+    """Return parts by their names; the keys of a mapping are ignored."""
+    by_name: dict[str, Part] = {}
     for part in parts.values() if isinstance(parts, Mapping) else parts:
-        if named.setdefault(part.name, part) is not part:
-            what = f"two relations, features or annotations are called '{part.name}'"
-            raise InputError(what, code="duplicate-name")
-    return named
+        if by_name.setdefault(part.name, part) is not part:
+            message = f"two relations, features or annotations are called '{part.name}'"
+            raise InputError(message, code="duplicate-name")
+    return by_name
 
 
-def _get(parts: Mapping[str, Named], name: str, what: str) -> Named:
+def _get(parts: Mapping[str, Named], name: str, kind: str) -> Named:
+    """Return a part by its name; raise if there is none."""
     if name not in parts:
-        said = f"unknown {what} '{name}'{did_you_mean(name, parts)}"
+        message = f"unknown {kind} '{name}'{did_you_mean(name, parts)}"
         fix = f"The cell has {', '.join(parts) or 'none'}."
-        raise InputError(said, code=f"unknown-{what}", fix=fix)
+        raise InputError(message, code=f"unknown-{kind}", fix=fix)
     return parts[name]

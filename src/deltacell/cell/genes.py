@@ -36,6 +36,15 @@ class Genes(Sequence[str]):
 
     Every gene has a unique systematic name (``YDL227C``); the standard name (``HO``) is the one in
     common use. Start and end are base pairs, the smaller first, and -1 if unknown.
+
+    Args:
+        systematic: Unique names, ignoring case.
+        standard: None where a gene has no other name.
+        aliases: Further names of each gene.
+        chromosome: Empty where unknown.
+        start: -1 or None where unknown.
+        end: -1 or None where unknown.
+        description: What is known of each gene, in words.
     """
 
     def __init__(
@@ -49,13 +58,13 @@ class Genes(Sequence[str]):
         description: Iterable[str] | None = None,
     ) -> None:
         self.systematic = tuple(systematic)
-        n = len(self.systematic)
+        n_genes = len(self.systematic)
 
-        def column(name: str, given: Iterable[Any] | None) -> list[Any]:
-            values = [None] * n if given is None else given
+        def column(name: str, written: Iterable[Any] | None) -> list[Any]:
+            values = [None] * n_genes if written is None else written
             filled = [_IF_UNKNOWN[name] if value is None else value for value in values]
-            if len(filled) != n:
-                raise ValueError(f"{name} has {len(filled)} entries for {n} genes")
+            if len(filled) != n_genes:
+                raise ValueError(f"{name} has {len(filled)} entries for {n_genes} genes")
             return filled
 
         self.standard: tuple[str | None, ...] = tuple(column("standard", standard))
@@ -69,8 +78,8 @@ class Genes(Sequence[str]):
             if not name or name != name.strip() or len(name) > LONGEST_NAME:
                 raise GeneNameError(f"'{name[:80]}' is not a gene name", code="bad-gene-name")
             if self._index.setdefault(name.upper(), i) != i:
-                what = f"two genes have the systematic name '{name}'"
-                raise GeneNameError(what, code="duplicate-gene")
+                message = f"two genes have the systematic name '{name}'"
+                raise GeneNameError(message, code="duplicate-gene")
         self._other: dict[str, tuple[int, ...]] | None = None
 
     def columns(self) -> dict[str, Any]:
@@ -90,10 +99,13 @@ class Genes(Sequence[str]):
         return hash(self.systematic)
 
     def __repr__(self) -> str:
-        return f"Genes({len(self)}: {', '.join(self.systematic[:3])}{', …' * (len(self) > 3)})"
+        first = ", ".join(self.systematic[:3])
+        more = ", …" if len(self) > 3 else ""
+        return f"Genes({len(self)}: {first}{more})"
 
     @property
     def has_position(self) -> Bools:
+        """Which genes have a known start, [genes]."""
         return self.start >= 0
 
     def index(self, name: str) -> int:  # type: ignore[override]
@@ -103,12 +115,17 @@ class Genes(Sequence[str]):
             return candidates[0]
         if not candidates:
             known = [*self.systematic, *filter(None, self.standard), *chain(*self.aliases)]
-            what, code = f"unknown gene '{name}'{did_you_mean(name, known)}", "unknown-gene"
-            fix = "Use a systematic name, standard name or alias."
-        else:
-            what = f"'{name}' is ambiguous: it may be {', '.join(map(self.label, candidates))}"
-            code, fix = "ambiguous-gene", "Use the systematic name."
-        raise GeneNameError(what, code=code, fix=fix)
+            raise GeneNameError(
+                f"unknown gene '{name}'{did_you_mean(name, known)}",
+                code="unknown-gene",
+                fix="Use a systematic name, standard name or alias.",
+            )
+        labels = ", ".join(map(self.label, candidates))
+        raise GeneNameError(
+            f"'{name}' is ambiguous: it may be {labels}",
+            code="ambiguous-gene",
+            fix="Use the systematic name.",
+        )
 
     def is_known(self, name: str) -> bool:
         """Whether a name is the systematic name, standard name or alias of one gene or more."""
@@ -123,58 +140,78 @@ class Genes(Sequence[str]):
         """Look up many names at once; those not found are `UNKNOWN` or `AMBIGUOUS`."""
         series = pl.Series(names, dtype=pl.String).fill_null("")
         unique = series.unique(maintain_order=True)
-        found = []
-        for candidates in map(self._candidates, unique):
-            several = AMBIGUOUS if candidates else UNKNOWN
-            found.append(candidates[0] if len(candidates) == 1 else several)
-        to = pl.Series(found, dtype=pl.Int64)
-        index = series.replace_strict(unique, to, return_dtype=pl.Int64)
+        index_of_unique = pl.Series(map(self._index_of, unique), dtype=pl.Int64)
+        index = series.replace_strict(unique, index_of_unique, return_dtype=pl.Int64)
         return index.to_numpy().astype(np.int64)
+
+    def _index_of(self, name: str) -> int:
+        """Return the index of a gene by any name, `UNKNOWN` or `AMBIGUOUS`."""
+        candidates = self._candidates(name)
+        if len(candidates) == 1:
+            return candidates[0]
+        return AMBIGUOUS if candidates else UNKNOWN
 
     def indices(self, genes: Iterable[str | int]) -> Ints:
         """Return the indices of genes given by any name or by index, and check them."""
-        found = [g if isinstance(g, (int, np.integer)) else self.index(g) for g in genes]
-        index: Ints = np.array(found, dtype=np.int64)
+        numbers = [g if isinstance(g, (int, np.integer)) else self.index(g) for g in genes]
+        index: Ints = np.array(numbers, dtype=np.int64)
         if len(index) and not 0 <= index.min() <= index.max() < len(self):
-            what = f"a gene index is outside the cell, 0 to {len(self) - 1}"
-            raise GeneNameError(what, code="gene-index-outside")
+            message = f"a gene index is outside the cell, 0 to {len(self) - 1}"
+            raise GeneNameError(message, code="gene-index-outside")
         return index
 
     def take(self, index: Sequence[int] | Ints) -> Genes:
-        at = np.asarray(index, dtype=np.int64).tolist()
-        return Genes(**{name: [column[i] for i in at] for name, column in self.columns().items()})
+        """Return the genes with these indices, in this order."""
+        chosen = np.asarray(index, dtype=np.int64).tolist()
+        columns = self.columns()
+        return Genes(**{name: list(map(columns[name].__getitem__, chosen)) for name in columns})
 
     def extended(self, systematic: Iterable[str]) -> Genes:
         """Return these genes followed by the given ones that are new."""
         spelling: dict[str, str] = {}
         for name in systematic:
             spelling.setdefault(name.upper(), name)
-        new = Genes(name for key, name in spelling.items() if key not in self._index).columns()
-        return Genes(**{name: [*column, *new[name]] for name, column in self.columns().items()})
+        new = Genes(name for key, name in spelling.items() if key not in self._index)
+        new_columns = new.columns()
+        columns = self.columns()
+        return Genes(**{name: [*columns[name], *new_columns[name]] for name in columns})
 
     def to_arrow(self) -> pa.Table:
+        """Return a table with one row per gene."""
         columns = self.columns() | {"aliases": list(map(list, self.aliases))}
         # Cells without descriptions keep the checksum of versions that had no descriptions.
         if not any(self.description):
             del columns["description"]
         types = {"aliases": pa.list_(pa.string()), "start": pa.int64(), "end": pa.int64()}
-        return pa.table({n: pa.array(c, types.get(n, pa.string())) for n, c in columns.items()})
+        arrays = {n: pa.array(c, types.get(n, pa.string())) for n, c in columns.items()}
+        return pa.table(arrays)
 
     @classmethod
     def from_arrow(cls, table: pa.Table) -> Genes:
+        """Return the genes of a table that `to_arrow` made."""
         return cls(**{name: table[name].to_pylist() for name in table.column_names})
 
     def _candidates(self, name: str) -> tuple[int, ...]:
+        """Return the genes that a name may mean; a systematic name means one."""
         key = name.strip().upper()
         if key in self._index:
             return (self._index[key],)
         if self._other is None:
-            # A standard name wins over an alias: at SGD one gene's alias may be another's name.
-            standard: dict[str, list[int]] = {}
-            alias: dict[str, list[int]] = {}
-            for i in range(len(self)):
-                standard.setdefault((self.standard[i] or "").strip().upper(), []).append(i)
-                for other in dict.fromkeys(a.strip().upper() for a in self.aliases[i]):
-                    alias.setdefault(other, []).append(i)
-            self._other = {n: tuple(i) for n, i in (alias | standard).items() if n}
+            self._other = self._by_other_names()
         return self._other.get(key, ())
+
+    def _by_other_names(self) -> dict[str, tuple[int, ...]]:
+        """Return the genes with each standard name and alias, in capitals.
+
+        A standard name wins over an alias: at SGD one gene's alias may be another's name.
+        """
+        by_standard: dict[str, list[int]] = {}
+        by_alias: dict[str, list[int]] = {}
+        for i in range(len(self)):
+            standard = (self.standard[i] or "").strip().upper()
+            by_standard.setdefault(standard, []).append(i)
+            aliases = (alias.strip().upper() for alias in self.aliases[i])
+            for alias in dict.fromkeys(aliases):
+                by_alias.setdefault(alias, []).append(i)
+        by_name = by_alias | by_standard
+        return {name: tuple(genes) for name, genes in by_name.items() if name}

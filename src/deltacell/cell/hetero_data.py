@@ -27,20 +27,20 @@ def genes_of(data: HeteroData) -> Genes:
     """Return the genes of ``data["gene"]``, from its attribute ``name`` or ``node_ids``."""
     if GENE not in data.node_types:
         known = ", ".join(f"'{kind}'" for kind in data.node_types) or "none"
-        what = f"the HeteroData has no nodes of type 'gene'; its node types are {known}"
-        raise InputError(what, code="missing-genes", fix=_GENE_FIX)
+        message = f"the HeteroData has no nodes of type 'gene'; its node types are {known}"
+        raise InputError(message, code="missing-genes", fix=_GENE_FIX)
     nodes = data[GENE]
     names = next((nodes[key] for key in NAME_ATTRIBUTES if key in nodes), None)
     if names is None:
-        what = "the HeteroData has no gene names"
-        raise InputError(what, code="missing-names", fix=_GENE_FIX)
+        message = "the HeteroData has no gene names"
+        raise InputError(message, code="missing-names", fix=_GENE_FIX)
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        what = "the gene names of the HeteroData are not a list of texts"
-        raise InputError(what, code="bad-names", fix=_GENE_FIX)
+        message = "the gene names of the HeteroData are not a list of texts"
+        raise InputError(message, code="bad-names", fix=_GENE_FIX)
     n_nodes = _number_of_genes(nodes, len(names))
     if n_nodes != len(names):
-        what = f"the HeteroData has {len(names)} gene names for {n_nodes} genes"
-        raise InputError(what, code="bad-names", fix=_GENE_FIX)
+        message = f"the HeteroData has {len(names)} gene names for {n_nodes} genes"
+        raise InputError(message, code="bad-names", fix=_GENE_FIX)
     return Genes(names)
 
 
@@ -59,14 +59,15 @@ def relations_of(
     if directed is not None:
         directed = set(directed)
         for name in sorted(directed - set(names)):
-            what = f"unknown relation '{name}' in directed{did_you_mean(name, names)}"
-            raise InputError(what, code="unknown-relation")
+            message = f"unknown relation '{name}' in directed{did_you_mean(name, names)}"
+            raise InputError(message, code="unknown-relation")
     return [_relation(data[GENE, name, GENE], name, n_genes, directed) for name in names]
 
 
 def features_of(data: HeteroData, n_genes: int) -> list[Feature]:
     """Return ``x`` and each ``feature_NAME`` of the genes, [genes, width], if it has a width."""
-    nodes, features = data[GENE], []
+    nodes = data[GENE]
+    features = []
     for key in nodes:
         if key != "x" and not key.startswith("feature_"):
             continue
@@ -75,9 +76,11 @@ def features_of(data: HeteroData, n_genes: int) -> list[Feature]:
         if values.ndim == 1:
             values = values[:, None]
         if values.ndim != 2 or len(values) != n_genes:
-            shape = f"the shape {list(values.shape)}; expected a row for each of {n_genes} genes"
-            what = f"data['gene'].{key} has {shape}"
-            raise InputError(what, code="bad-shape")
+            message = (
+                f"data['gene'].{key} has the shape {list(values.shape)}; "
+                f"expected a row for each of {n_genes} genes"
+            )
+            raise InputError(message, code="bad-shape")
         if values.shape[1]:
             columns = nodes.get(f"columns_{name}") or [str(i) for i in range(values.shape[1])]
             features.append(Feature(name, values, tuple(columns)))
@@ -90,8 +93,8 @@ def index_of_edges(edges: Any, place: str, fix: str) -> Ints:
         raise InputError(f"{place} has no edge_index", code="missing-edges", fix=fix)
     index: Ints = _array(edges["edge_index"], f"{place}.edge_index", np.int64)
     if index.ndim != 2 or len(index) != 2:
-        what = f"{place}.edge_index has the shape {list(index.shape)}; expected [2, edges]"
-        raise InputError(what, code="bad-shape", fix=fix)
+        message = f"{place}.edge_index has the shape {list(index.shape)}; expected [2, edges]"
+        raise InputError(message, code="bad-shape", fix=fix)
     return index
 
 
@@ -99,12 +102,13 @@ def numbers_of(values: Any, place: str, n: int) -> Any:
     """Return one number per element of a tensor or list, as an array of float64."""
     numbers = _array(values, place, np.float64).ravel()
     if len(numbers) != n:
-        what = f"{place} has {len(numbers)} values; expected {n}"
-        raise InputError(what, code="bad-shape")
+        message = f"{place} has {len(numbers)} values; expected {n}"
+        raise InputError(message, code="bad-shape")
     return numbers
 
 
 def _relation(edges: Any, name: str, n_genes: int, directed: Iterable[str] | None) -> Relation:
+    """Return the relation of an edge type."""
     place = f"data['gene', '{name}', 'gene']"
     fix = (
         f"Set {place}.edge_index to an integer tensor [2, edges] of gene indices, the sources in "
@@ -132,9 +136,9 @@ def _relation(edges: Any, name: str, n_genes: int, directed: Iterable[str] | Non
 
 def _has_both_directions(source: Ints, target: Ints) -> bool:
     base = int(max(source.max(initial=0), target.max(initial=0))) + 1
-    return bool(
-        np.array_equal(np.unique(source * base + target), np.unique(target * base + source))
-    )
+    forward = np.unique(source * base + target)
+    backward = np.unique(target * base + source)
+    return np.array_equal(forward, backward)
 
 
 def _number_of_genes(nodes: Any, n_names: int) -> int:
@@ -146,6 +150,7 @@ def _number_of_genes(nodes: Any, n_names: int) -> int:
 
 
 def _array(values: Any, place: str, dtype: type) -> Any:
+    """Return a tensor or list as an array; `place` is its name in the message of an error."""
     try:
         if hasattr(values, "detach"):
             values = values.detach().cpu().numpy()

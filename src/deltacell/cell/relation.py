@@ -12,7 +12,16 @@ import numpy as np
 import pyarrow as pa
 from scipy.sparse import csr_array
 
-from deltacell.base.arrays import AnyArray, Floats, Indices, Ints, column_of, distinct, offsets_of
+from deltacell.base.arrays import (
+    AnyArray,
+    Bools,
+    Floats,
+    Indices,
+    Ints,
+    column_of,
+    distinct,
+    offsets_of,
+)
 from deltacell.base.errors import InputError, StoreError
 from deltacell.storage.provenance import Counts
 
@@ -23,6 +32,22 @@ class Edges(NamedTuple):
     source: Ints
     target: Ints
     weight: Floats
+
+    def where(self, is_kept: Bools) -> Edges:
+        """Return the edges where a mask is true."""
+        return Edges(self.source[is_kept], self.target[is_kept], self.weight[is_kept])
+
+    def in_both_directions(self) -> Edges:
+        """Return the edges, followed by the same edges reversed."""
+        return Edges(
+            np.concatenate([self.source, self.target]),
+            np.concatenate([self.target, self.source]),
+            np.concatenate([self.weight, self.weight]),
+        )
+
+    def reversed(self) -> Edges:
+        """Return the edges with source and target swapped."""
+        return Edges(self.target, self.source, self.weight)
 
 
 @dataclass(eq=False, repr=False)
@@ -60,38 +85,21 @@ class Relation:
         Self loops are dropped. Edges given more than once keep their largest weight; in an
         undirected relation the two directions are the same edge. Both are counted in `counts`.
         """
-        source = np.asarray(source, dtype=np.int64).ravel()
-        target = np.asarray(target, dtype=np.int64).ravel()
-        weight = np.ones(len(source)) if weight is None else weight
-        given: Floats = np.asarray(weight, dtype=np.float32).ravel()
-        genes = np.concatenate([source, target])
-        inside = not len(genes) or 0 <= genes.min() <= genes.max() < n_genes
-        fits = len(source) == len(target) == len(given) and np.isfinite(given).all()
-        if not inside or not fits:
-            what = f"relation '{name}': edges need two gene indices below {n_genes}, finite weights"
-            raise InputError(what, code="bad-edges")
-        loop = source == target
-        source, target, given = source[~loop], target[~loop], given[~loop]
-        low, high = target, source
-        if not directed:
-            low, high = np.minimum(source, target), np.maximum(source, target)
-        key = low * n_genes + high
-        order = np.argsort(key)
-        key = key[order]
-        starts = np.flatnonzero(np.diff(key, prepend=-1))
-        kept = np.maximum.reduceat(given[order], starts) if len(key) else given
-        low, high = key[starts] // n_genes, key[starts] % n_genes
-        written_twice = len(source) - len(distinct(source * n_genes + target)[0])
+        edges = _checked_edges(name, source, target, weight, n_genes)
+        is_loop = edges.source == edges.target
+        edges = edges.where(~is_loop)
+        kept = _largest_of_each(edges, n_genes, directed=directed)
+        n_written = len(edges.source)
+        n_kept = len(kept.source)
+        n_repeats = n_written - len(distinct(edges.source * n_genes + edges.target)[0])
         dropped = {
-            "self loop": int(loop.sum()),
-            "duplicate": written_twice,
-            "other direction of an edge": len(source) - len(low) - written_twice,
+            "self loop": int(is_loop.sum()),
+            "duplicate": n_repeats,
+            "other direction of an edge": n_written - n_kept - n_repeats,
         }
-        counts = Counts(len(loop), len(low), dropped)
-        if not directed:
-            low, high = np.concatenate([low, high]), np.concatenate([high, low])
-            kept = np.concatenate([kept, kept])
-        return cls(name, *_compress(low, high, kept, n_genes), directed=directed, counts=counts)
+        counts = Counts(len(is_loop), n_kept, dropped)
+        entries = kept if directed else kept.in_both_directions()
+        return cls(name, *_compress(entries, n_genes), directed=directed, counts=counts)
 
     @property
     def n_genes(self) -> int:
@@ -100,6 +108,7 @@ class Relation:
 
     @property
     def n_entries(self) -> int:
+        """Number of entries of the matrix; an undirected edge has two."""
         return len(self.indices)
 
     @property
@@ -110,14 +119,28 @@ class Relation:
     @cached_property
     def n_connected(self) -> int:
         """Number of genes that have an edge, in or out."""
-        return int(((self.in_degree > 0) | (self.out_degree > 0)).sum())
+        has_edge = (self.in_degree > 0) | (self.out_degree > 0)
+        return int(has_edge.sum())
+
+    def stats(self) -> dict[str, Any]:
+        """Return its sizes as a JSON-serialisable dict."""
+        degree = np.maximum(self.in_degree, self.out_degree)
+        return {
+            "directed": self.directed,
+            "genes_with_an_edge": self.n_connected,
+            "edges": self.n_edges,
+            "max_degree": int(degree.max(initial=0)),
+            "counts": self.counts.to_json(),
+        }
 
     @property
     def in_degree(self) -> Ints:
+        """The number of edges that end in each gene, [genes]."""
         return np.diff(self.indptr)
 
     @property
     def out_degree(self) -> Ints:
+        """The number of edges that begin in each gene, [genes]."""
         return np.diff(self.transpose.indptr)
 
     @cached_property
@@ -125,11 +148,10 @@ class Relation:
         """The relation with every edge reversed; itself if undirected."""
         if not self.directed:
             return self
-        source, target, weight = self.entries()
-        rows = _compress(source, target, weight, self.n_genes)
-        turned = Relation(self.name, *rows, directed=True, counts=self.counts)
-        turned.__dict__["transpose"] = self
-        return turned
+        rows = _compress(self.entries().reversed(), self.n_genes)
+        transposed = Relation(self.name, *rows, directed=True, counts=self.counts)
+        transposed.__dict__["transpose"] = self
+        return transposed
 
     def entries(self) -> Edges:
         """Return all entries, with both directions of undirected edges, ordered by target."""
@@ -143,25 +165,27 @@ class Relation:
 
     def edges(self) -> Edges:
         """Return every edge once; the source of an undirected edge is the smaller gene."""
-        source, target, weight = self.entries()
-        once = np.full(len(source), self.directed) | (source < target)
-        return Edges(source[once], target[once], weight[once])
+        entries = self.entries()
+        is_first = np.full(self.n_entries, self.directed) | (entries.source < entries.target)
+        return entries.where(is_first)
 
     def take(self, genes: Ints) -> Relation:
         """Return the relation among the given genes, renumbered in their order."""
         new_index = np.full(self.n_genes, -1, dtype=np.int64)
         new_index[genes] = np.arange(len(genes))
-        source, target, weight = self.edges()
-        source, target = new_index[source], new_index[target]
-        inside = (source >= 0) & (target >= 0)
-        edges = source[inside], target[inside], weight[inside]
-        taken = Relation.from_edges(self.name, *edges, n_genes=len(genes), directed=self.directed)
-        counts, left_out = self.counts, {"outside the genes taken": int((~inside).sum())}
-        dropped = Counter(counts.dropped) + Counter(left_out)
-        taken.counts = Counts(counts.read, taken.n_edges, dropped)
+        edges = self.edges()
+        source = new_index[edges.source]
+        target = new_index[edges.target]
+        is_inside = (source >= 0) & (target >= 0)
+        inside = Edges(source, target, edges.weight).where(is_inside)
+        taken = Relation.from_edges(self.name, *inside, n_genes=len(genes), directed=self.directed)
+        left_out = {"outside the genes taken": int((~is_inside).sum())}
+        dropped = Counter(self.counts.dropped) + Counter(left_out)
+        taken.counts = Counts(self.counts.read, taken.n_edges, dropped)
         return taken
 
     def equals(self, other: Relation) -> bool:
+        """Return whether both have the same name, direction, edges and weights."""
         return (self.name, self.directed) == (other.name, other.directed) and all(
             np.array_equal(getattr(self, part), getattr(other, part))
             for part in ("indptr", "indices", "weights")
@@ -172,6 +196,7 @@ class Relation:
         return f"Relation({self.name!r}, {way}, {self.n_edges:,} edges, {self.n_connected:,} genes)"
 
     def to_arrow(self) -> dict[str, pa.Table]:
+        """Return its arrays as tables."""
         entries = pa.table({"indices": self.indices, "weights": self.weights})
         return {"rows": pa.table({"indptr": self.indptr}), "entries": entries}
 
@@ -184,21 +209,67 @@ class Relation:
         directed: bool,
         counts: Counts,
     ) -> Relation:
+        """Return the relation of tables that `to_arrow` made; inconsistent ones raise."""
         indptr = column_of(tables["rows"], "indptr")
-        indices, weights = (column_of(tables["entries"], c) for c in ("indices", "weights"))
+        indices = column_of(tables["entries"], "indices")
+        weights = column_of(tables["entries"], "weights")
         check_rows(f"relation '{name}'", indptr, indices, len(indptr) - 1)
         return cls(name, indptr, indices, weights, directed=directed, counts=counts)
 
 
-def check_rows(what: str, indptr: AnyArray, indices: AnyArray, n_columns: int) -> None:
+def check_rows(name: str, indptr: AnyArray, indices: AnyArray, n_columns: int) -> None:
     """Raise if sparse rows from disk are inconsistent, since sparse products do not check them."""
     fits = len(indptr) and indptr[0] == 0 and indptr[-1] == len(indices)
-    inside = not len(indices) or 0 <= indices.min() <= indices.max() < n_columns
-    if not fits or not inside or (np.diff(indptr) < 0).any():
-        raise StoreError(f"{what}: the rows and entries are inconsistent", code="damaged")
+    is_inside = not len(indices) or 0 <= indices.min() <= indices.max() < n_columns
+    if not fits or not is_inside or (np.diff(indptr) < 0).any():
+        raise StoreError(f"{name}: the rows and entries are inconsistent", code="damaged")
 
 
-def _compress(row: Ints, column: Ints, weight: Floats, n: int) -> tuple[Ints, Indices, Floats]:
-    order = np.argsort(row * n + column)
-    indptr = offsets_of(np.bincount(row, minlength=n))
-    return indptr, column[order].astype(np.int32), weight[order]
+def _checked_edges(name: str, source: Any, target: Any, weight: Any, n_genes: int) -> Edges:
+    """Return edges as arrays, with weights of 1 by default; raise if they do not fit."""
+    source = np.asarray(source, dtype=np.int64).ravel()
+    target = np.asarray(target, dtype=np.int64).ravel()
+    weight = np.ones(len(source)) if weight is None else weight
+    weight = np.asarray(weight, dtype=np.float32).ravel()
+    genes = np.concatenate([source, target])
+    is_inside = not len(genes) or 0 <= genes.min() <= genes.max() < n_genes
+    has_equal_lengths = len(source) == len(target) == len(weight)
+    if not is_inside or not has_equal_lengths or not np.isfinite(weight).all():
+        message = f"relation '{name}': edges need two gene indices below {n_genes}, finite weights"
+        raise InputError(message, code="bad-edges")
+    return Edges(source, target, weight)
+
+
+def _largest_of_each(edges: Edges, n_genes: int, *, directed: bool) -> Edges:
+    """Return each edge once with its largest weight, ordered by target and then source.
+
+    The target of an undirected edge is the smaller gene.
+    """
+    if directed:
+        row, column = edges.target, edges.source
+    else:
+        row = np.minimum(edges.source, edges.target)
+        column = np.maximum(edges.source, edges.target)
+    key = row * n_genes + column
+    order = np.argsort(key)
+    key = key[order]
+    starts = np.flatnonzero(np.diff(key, prepend=-1))
+    weight = edges.weight
+    if len(key):
+        weight = np.maximum.reduceat(weight[order], starts)
+    return Edges(source=key[starts] % n_genes, target=key[starts] // n_genes, weight=weight)
+
+
+class _SparseRows(NamedTuple):
+    """Compressed sparse rows."""
+
+    indptr: Ints
+    indices: Indices
+    weights: Floats
+
+
+def _compress(entries: Edges, n_genes: int) -> _SparseRows:
+    """Return the rows of the matrix ``A[target, source] = weight``."""
+    order = np.argsort(entries.target * n_genes + entries.source)
+    indptr = offsets_of(np.bincount(entries.target, minlength=n_genes))
+    return _SparseRows(indptr, entries.source[order].astype(np.int32), entries.weight[order])

@@ -32,7 +32,7 @@ class Program(TyperGroup):
 
 
 def complete_override(incomplete: str) -> list[str]:
-    from deltacell.train.config import GROUPS, choices, keys_for
+    from deltacell.train.config.keys import GROUPS, choices, keys_for
 
     words = [f"{key}=" for key in keys_for(incomplete)]
     words += [f"{group}={name}" for group in GROUPS for name in choices(group)]

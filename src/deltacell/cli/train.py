@@ -34,7 +34,7 @@ def train(
     """
     from deltacell.base.errors import InputError
     from deltacell.train import launch
-    from deltacell.train.compose import to_yaml
+    from deltacell.train.config.saved import to_yaml
     from deltacell.train.run_directory import resumed_config
 
     words = overrides or []
@@ -60,7 +60,8 @@ def train(
 
 def _composed(overrides: list[str], folder: Path | None) -> Config:
     """Return the config of the overrides; if they name data but no model, one for the data."""
-    from deltacell.train.compose import compose, suited_config
+    from deltacell.train.config.choose_settings import suited_config
+    from deltacell.train.config.compose import compose
 
     named = {word.partition("=")[0].lstrip("+") for word in overrides}
     chosen = named & {"experiment", "model", "loss", "ablation"}

@@ -1,1 +1,1 @@
-"""The configs that ship; `deltacell.train.compose` puts them together."""
+"""The configs that ship; `deltacell.train.config.compose` puts them together."""

@@ -6,7 +6,7 @@ A model's config stands beside it, in a module that `deltacell.models.registry` 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
@@ -36,6 +36,7 @@ ToOne = Annotated[float, Meta(gt=0, le=1)]
 
 
 def one_of(names: str) -> Meta:
+    """Return the annotation of a text that is one of some names, which are given by spaces."""
     return Meta(pattern=f"^({names.replace(' ', '|')})$")
 
 
@@ -79,6 +80,7 @@ class ModelConfig:
         return getattr(import_module(module), name)
 
     def options(self) -> dict[str, Any]:
+        """Return the settings except the name."""
         return {key: value for key, value in asdict(self).items() if key != "name"}
 
     def build(self, context: BuildContext) -> Predictor:
@@ -86,6 +88,10 @@ class ModelConfig:
         of_cell = (context.cell,) if self.trained_by == "loop" else ()
         predictor: Predictor = self.predictor_class()(*of_cell, **self.options())
         return predictor
+
+    def conflicts(self) -> Iterator[str]:
+        """Yield a sentence for each pair of settings that contradict each other."""
+        yield from ()
 
     def gives(self) -> dict[str, int | None]:
         """Return the intermediate results that a loss can read, with the width of vectors."""
@@ -142,10 +148,13 @@ class LossConfig:
         return ()
 
     def fits(self, model: ModelConfig) -> bool:
+        """Return whether a model can be trained with it."""
         return model.trained_by == "loop" and set(self.reads()) <= model.gives().keys()
 
     def build(self, model: ModelConfig, epochs: int) -> Loss:
+        """Return a new loss for a model that is trained for so many epochs."""
         raise NotImplementedError
 
     def options(self) -> dict[str, Any]:
+        """Return the settings except the name."""
         return {key: value for key, value in asdict(self).items() if key != "name"}

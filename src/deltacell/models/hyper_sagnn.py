@@ -43,6 +43,7 @@ class HyperSAGNN(nn.Module):
         self._compiled = False
 
     def forward(self, gene_vectors: Tensor, genotypes: Genotypes) -> Tensor:
+        """Return scores [b] from the vectors of all genes, [n_genes, hidden]."""
         return self.scores(gene_vectors, genotypes)[0]
 
     def scores(self, gene_vectors: Tensor, genotypes: Genotypes) -> tuple[Tensor, Tensor]:
@@ -53,8 +54,9 @@ class HyperSAGNN(nn.Module):
             place = torch.arange(width, device=genotypes.offsets.device)
             present = place < genotypes.sizes.unsqueeze(1)
             # Any gene serves as padding.
-            at = (genotypes.offsets[:-1].unsqueeze(1) + place).clamp(max=len(genotypes.genes) - 1)
-            x = functional.embedding(genotypes.genes[at], gene_vectors)
+            last = len(genotypes.genes) - 1
+            positions = (genotypes.offsets[:-1].unsqueeze(1) + place).clamp(max=last)
+            x = functional.embedding(genotypes.genes[positions], gene_vectors)
             if self._compiled:
                 # The numbers of genotypes and of genes change from batch to batch.
                 for tensor in (x, present):
@@ -62,19 +64,22 @@ class HyperSAGNN(nn.Module):
             return self.sets(x, present)  # type: ignore[no-any-return]
 
     def compile_row_wise(self, **options: Any) -> None:
+        """Compile the part that works set by set."""
         self._compiled = True
         self.sets.compile(**options)
 
     def _width(self, genotypes: Genotypes) -> int:
-        sizes, width = genotypes.sizes, self.largest
+        """Return the number of genes that sets are padded to."""
+        sizes = genotypes.sizes
+        width = self.largest
         if width is None:
             width = int(sizes.max()) if len(genotypes) else 1
         elif sizes.device.type != "cpu":
             # Checked on the device, because reading the sizes would wait for it.
             torch._assert_async((sizes <= width).all(), "a genotype is larger than `largest`")
         elif (sizes > width).any():
-            what = f"a genotype deletes {int(sizes.max())} genes; the model allows {width}"
-            raise InputError(what, code="genotype-too-large")
+            message = f"a genotype deletes {int(sizes.max())} genes; the model allows {width}"
+            raise InputError(message, code="genotype-too-large")
         # At least two, because torch.compile specialises on a size of one.
         return max(2, width)
 
@@ -94,10 +99,10 @@ class PaddedSets(nn.Module):
         dynamic = x
         for layer in self.attention:
             dynamic = layer(dynamic, present)
-        moved = (dynamic - static).square()
-        here = present.unsqueeze(-1)
+        distance = (dynamic - static).square()
+        is_present = present.unsqueeze(-1)
         # The last layer is linear: the score of the mean is the mean of the scores.
-        z = torch.where(here, moved, 0).sum(1) / here.sum(1)
+        z = torch.where(is_present, distance, 0).sum(1) / is_present.sum(1)
         return self.score(z).squeeze(-1), z
 
 
@@ -113,15 +118,22 @@ class OthersAttention(nn.Module):
         self.beta = nn.Parameter(torch.tensor(0.01))
 
     def forward(self, x: Tensor, present: Tensor) -> Tensor:
+        """Return new vectors for x [b, s, hidden] and present [b, s]."""
         own = torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
         others = present.unsqueeze(1) & ~own
-        query, key, value = (
-            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for part in self.query_key_value(x).chunk(3, dim=-1)
-        )
+        projected = self.query_key_value(x).chunk(3, dim=-1)
+        query = self._by_head(projected[0])
+        key = self._by_head(projected[1])
+        value = self._by_head(projected[2])
         logits = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
         # -inf would give NaN for a gene without others, whose row is dropped below.
         lowest = torch.finfo(logits.dtype).min
-        attention = logits.masked_fill(~others.unsqueeze(1), lowest).softmax(-1).to(value.dtype)
-        out = self.out((attention @ value).transpose(1, 2).flatten(-2))
-        return x + self.beta * torch.where(others.any(-1, keepdim=True), out, 0)
+        masked = logits.masked_fill(~others.unsqueeze(1), lowest)
+        attention = masked.softmax(-1).to(value.dtype)
+        attended = (attention @ value).transpose(1, 2).flatten(-2)
+        has_others = others.any(-1, keepdim=True)
+        return x + self.beta * torch.where(has_others, self.out(attended), 0)
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        """Return vectors [b, s, hidden] by head, [b, heads, s, hidden / heads]."""
+        return torch.unflatten(x, -1, (self.heads, -1)).transpose(1, 2)

@@ -53,6 +53,7 @@ class LogCosh:
         *,
         epoch: int,
     ) -> LossValue:
+        """Return this rank's share of the loss."""
         weights = _checked_weights(prediction, targets, weights)
         total = (weights * log_cosh(prediction.score - targets)).sum()
         return LossValue(total, {"log_cosh": total.detach()})
@@ -83,7 +84,9 @@ class DangoLoss:
         factor: float = 0.001,
     ) -> None:
         check_choice("schedule", schedule, get_args(Schedule))
-        self.schedule, self.turn, self.factor = schedule, turn, factor
+        self.schedule = schedule
+        self.turn = turn
+        self.factor = factor
 
     def __call__(
         self,
@@ -93,11 +96,13 @@ class DangoLoss:
         *,
         epoch: int,
     ) -> LossValue:
+        """Return this rank's share of the loss, and its unweighted parts."""
         weights = _checked_weights(prediction, targets, weights)
         if "reconstruction" not in prediction.intermediate:
-            what = "no reconstruction in the prediction; call the model with wanted=loss.reads"
-            raise InputError(what, code="no-reconstruction")
-        interaction = (weights * log_cosh(prediction.score - targets)).sum()
+            message = "no reconstruction in the prediction; call the model with wanted=loss.reads"
+            raise InputError(message, code="no-reconstruction")
+        errors = log_cosh(prediction.score - targets)
+        interaction = (weights * errors).sum()
         reconstruction = prediction.intermediate["reconstruction"].mean() * weights.sum()
         of_reconstruction, of_interaction = self.factors(epoch)
         # Both terms are always added, so that every parameter has a gradient in every epoch.
@@ -106,14 +111,16 @@ class DangoLoss:
         return LossValue(total, {name: part.detach() for name, part in parts.items()})
 
     def factors(self, epoch: int) -> tuple[float, float]:
+        """Return what the reconstruction and the interaction are multiplied by in an epoch."""
         if self.schedule == "additive":
             return self.factor, 1.0
-        done = min(epoch / self.turn, 1.0)
-        alpha = {
-            "pre_then_post": float(done < 1),
-            "linear_until_uniform": 1 - 0.5 * done,
-            "linear_until_flipped": 1 - done,
-        }[self.schedule]
+        progress = min(epoch / self.turn, 1.0)
+        alphas = {
+            "pre_then_post": float(progress < 1),
+            "linear_until_uniform": 1 - 0.5 * progress,
+            "linear_until_flipped": 1 - progress,
+        }
+        alpha = alphas[self.schedule]
         return alpha, 1 - alpha
 
 
@@ -147,18 +154,26 @@ class PointDistributionContrast(nn.Module):
         gather_interval: int = 1,
     ) -> None:
         super().__init__()
-        self.lambda_mse, self.lambda_w, self.lambda_c = lambda_mse, lambda_w, lambda_c
-        self.warmup, self.stable, self.max_epochs = warmup, stable, max_epochs
-        self.first_temperature, self.final_temperature = temperature, final_temperature
-        self.gather_interval, self.capacity = gather_interval, buffer
-        self.steps = self.written = 0
-        for name in ("score", "target"):
-            self.register_buffer(name, torch.zeros(buffer))
+        self.lambda_mse = lambda_mse
+        self.lambda_w = lambda_w
+        self.lambda_c = lambda_c
+        self.warmup = warmup
+        self.stable = stable
+        self.max_epochs = max_epochs
+        self.first_temperature = temperature
+        self.final_temperature = final_temperature
+        self.gather_interval = gather_interval
+        self.capacity = buffer
+        self.steps = 0
+        self.written = 0
+        self.register_buffer("score", torch.zeros(buffer))
+        self.register_buffer("target", torch.zeros(buffer))
         if lambda_c:
             self.register_buffer("z", torch.zeros(buffer, width))
 
     @property
     def reads(self) -> tuple[str, ...]:
+        """The intermediate results of the predictor that it reads."""
         return ("z",) if self.lambda_c else ()
 
     def forward(
@@ -169,15 +184,12 @@ class PointDistributionContrast(nn.Module):
         *,
         epoch: int,
     ) -> LossValue:
+        """Return this rank's share of the loss, and its unweighted parts."""
         weights = _checked_weights(prediction, targets, weights)
-        dtype = torch.promote_types(prediction.score.dtype, torch.float32)
-        rows = {"score": prediction.score.to(dtype), "target": targets.to(dtype)}
-        parts = {"mse": (weights * (rows["score"] - rows["target"]).square()).sum()}
+        rows = self._rows(prediction, targets)
+        errors = (rows["score"] - rows["target"]).square()
+        parts = {"mse": (weights * errors).sum()}
         total = self.lambda_mse * parts["mse"]
-        if self.lambda_c:
-            if "z" not in prediction.intermediate:
-                raise InputError("the prediction has no vectors 'z' to compare", code="no-vectors")
-            rows["z"] = prediction.intermediate["z"].to(dtype)
         if self.training and (self.lambda_w or self.lambda_c):
             rows = self._with_recent(rows, epoch)
         share = weights.sum()
@@ -189,6 +201,16 @@ class PointDistributionContrast(nn.Module):
             total = total + self.lambda_c * parts["supcr"]
         return LossValue(total, {name: part.detach() for name, part in parts.items()})
 
+    def _rows(self, prediction: Prediction, targets: Tensor) -> dict[str, Tensor]:
+        """Return the columns that the terms read, of the genotypes of the batch."""
+        dtype = torch.promote_types(prediction.score.dtype, torch.float32)
+        rows = {"score": prediction.score.to(dtype), "target": targets.to(dtype)}
+        if self.lambda_c:
+            if "z" not in prediction.intermediate:
+                raise InputError("the prediction has no vectors 'z' to compare", code="no-vectors")
+            rows["z"] = prediction.intermediate["z"].to(dtype)
+        return rows
+
     def buffer_share(self, epoch: int) -> float:
         """Return the share of rows that come from the buffer in an epoch."""
         if epoch < self.warmup:
@@ -199,8 +221,10 @@ class PointDistributionContrast(nn.Module):
         return 0.9
 
     def temperature(self, epoch: int) -> float:
-        first, done = self.first_temperature, min(epoch, self.max_epochs) / self.max_epochs
-        return float(first * (self.final_temperature / first) ** done)
+        """Return the temperature of SupCR, which falls exponentially until `max_epochs`."""
+        progress = min(epoch, self.max_epochs) / self.max_epochs
+        ratio = self.final_temperature / self.first_temperature
+        return float(self.first_temperature * ratio**progress)
 
     def recent(self, n: int) -> dict[str, Tensor]:
         """Return the latest n rows of the buffer, or all if there are fewer, the oldest first."""
@@ -208,23 +232,29 @@ class PointDistributionContrast(nn.Module):
         return {name: column[self.capacity - n :] for name, column in self.named_buffers()}
 
     def get_extra_state(self) -> dict[str, int]:
+        """Return the numbers of steps and of rows that were written to the buffer."""
         return {"steps": self.steps, "written": self.written}
 
     def set_extra_state(self, state: Any) -> None:
-        self.steps, self.written = int(state["steps"]), int(state["written"])
+        """Restore what `get_extra_state` returned."""
+        self.steps = int(state["steps"])
+        self.written = int(state["written"])
 
     def _with_recent(self, rows: dict[str, Tensor], epoch: int) -> dict[str, Tensor]:
         """Return the rows, gathered if it is time, with those of the buffer, and update it."""
-        alone, every = world_size() == 1, self.gather_interval
-        gather = not alone and every > 0 and self.steps % every == 0
-        if gather:
+        is_alone = world_size() == 1
+        interval = self.gather_interval
+        gathers = not is_alone and interval > 0 and self.steps % interval == 0
+        if gathers:
             rows = dict(zip(rows, gather_rows(*rows.values()), strict=True))
         self.steps += 1
         share = self.buffer_share(epoch)
-        recent = self.recent(round(len(rows["score"]) * share / (1 - share)))
-        if alone or gather:
+        n_recent = round(len(rows["score"]) * share / (1 - share))
+        recent = self.recent(n_recent)
+        if is_alone or gathers:
             for name, column in self.named_buffers():
-                both = torch.cat([column, rows[name].detach().to(column)])
+                new = rows[name].detach().to(column)
+                both = torch.cat([column, new])
                 setattr(self, name, both[len(both) - self.capacity :])
             self.written += len(rows["score"])
         return {name: torch.cat([row, recent[name].to(row)]) for name, row in rows.items()}
@@ -268,9 +298,9 @@ def supcr(z: Tensor, y: Tensor, temperature: float) -> Tensor:
         nearness = -(y.unsqueeze(1) - y).abs()
         # The anchor itself is sorted last and dropped.
         nearness.fill_diagonal_(torch.inf)
-        nearness, order = nearness.sort(dim=1)
-        nearness, order = nearness[:, :-1].contiguous(), order[:, :-1]
-        logits = logits.gather(1, order)
+        by_distance = nearness.sort(dim=1)
+        nearness = by_distance.values[:, :-1].contiguous()
+        logits = logits.gather(1, by_distance.indices[:, :-1])
         farther = logits.logcumsumexp(1)
         # For ties take the sum up to the last partner at the same distance.
         last = torch.searchsorted(nearness, nearness, right=True) - 1
@@ -278,6 +308,7 @@ def supcr(z: Tensor, y: Tensor, temperature: float) -> Tensor:
 
 
 def world_size() -> int:
+    """Return the number of ranks; 1 without several processes."""
     running = distributed.is_available() and distributed.is_initialized()
     return distributed.get_world_size() if running else 1
 
@@ -291,19 +322,29 @@ def gather_rows(*tensors: Tensor) -> tuple[Tensor, ...]:
     from torch.distributed.nn.functional import all_gather
 
     # One exchange for all tensors, because several would need the same order on every rank.
-    widths = [math.prod(t.shape[1:]) for t in tensors]
-    flat = torch.cat([t.reshape(len(t), w) for t, w in zip(tensors, widths, strict=True)], dim=1)
-    mine = torch.tensor([len(flat)], device=flat.device)
-    sizes = [torch.empty_like(mine) for _ in range(world_size())]
-    distributed.all_gather(sizes, mine)
-    lengths = torch.cat(sizes).tolist()
-    padded = functional.pad(flat, (0, 0, 0, max(lengths) - len(flat)))
+    widths = [math.prod(tensor.shape[1:]) for tensor in tensors]
+    columns = [
+        tensor.reshape(len(tensor), width) for tensor, width in zip(tensors, widths, strict=True)
+    ]
+    flat = torch.cat(columns, dim=1)
+    lengths = _lengths_of_ranks(flat)
+    n_missing = max(lengths) - len(flat)
+    padded = functional.pad(flat, (0, 0, 0, n_missing))
     gathered = all_gather(padded)  # type: ignore[no-untyped-call]
-    rows = torch.cat([part[:n] for part, n in zip(gathered, lengths, strict=True)])
+    rows = torch.cat([part[:length] for part, length in zip(gathered, lengths, strict=True)])
+    parts = torch.split_with_sizes(rows, widths, dim=1)
     return tuple(
-        part.reshape(len(rows), *t.shape[1:]).to(t.dtype)
-        for part, t in zip(torch.split_with_sizes(rows, widths, dim=1), tensors, strict=True)
+        part.reshape(len(rows), *tensor.shape[1:]).to(tensor.dtype)
+        for part, tensor in zip(parts, tensors, strict=True)
     )
+
+
+def _lengths_of_ranks(rows: Tensor) -> list[int]:
+    """Return the number of rows of each rank."""
+    own = torch.tensor([len(rows)], device=rows.device)
+    lengths = [torch.empty_like(own) for _ in range(world_size())]
+    distributed.all_gather(lengths, own)
+    return [int(length) for length in torch.cat(lengths).tolist()]
 
 
 def _checked_weights(prediction: Prediction, targets: Tensor, weights: Tensor | None) -> Tensor:
@@ -311,6 +352,6 @@ def _checked_weights(prediction: Prediction, targets: Tensor, weights: Tensor | 
     if weights is None:
         weights = torch.full_like(targets, 1 / max(1, b))
     if targets.shape != (b,) or weights.shape != (b,):
-        what = f"targets {tuple(targets.shape)} and weights {tuple(weights.shape)}; expected ({b},)"
-        raise InputError(what, code="wrong-shape")
+        shapes = f"targets {tuple(targets.shape)} and weights {tuple(weights.shape)}"
+        raise InputError(f"{shapes}; expected ({b},)", code="wrong-shape")
     return weights

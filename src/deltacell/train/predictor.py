@@ -105,8 +105,6 @@ def build_predictor(
         data.largest,
         merged_relations=merged,
         recorded=recorded or {},
-        propagation=config.propagation,
-        max_bytes=config.max_bytes,
     )
     predictor = config.model.build(context)
     if isinstance(predictor, Model):

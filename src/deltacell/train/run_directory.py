@@ -48,8 +48,10 @@ from deltacell.profile.record import (
 from deltacell.screen import Split
 from deltacell.storage import new_directory
 from deltacell.train.checkpoints import Checkpoints
-from deltacell.train.compose import from_yaml, parse_override, saved_yaml, with_settings
 from deltacell.train.config import Config
+from deltacell.train.config.compose import with_settings
+from deltacell.train.config.overrides import parse_override
+from deltacell.train.config.saved import from_yaml, saved_yaml
 from deltacell.train.places import PLACES, RUNS, Change, changes, for_disk, from_disk
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 
 from deltacell.base.errors import InputError
-from deltacell.train.compose import compose
+from deltacell.train.config.compose import compose
 
 _VALUE = re.compile(r"\w[\w.,:%@-]*", re.ASCII)
 

@@ -17,7 +17,8 @@ from deltacell.cell import Cell
 from deltacell.models.interface import Model, Prediction, TargetScale
 from deltacell.models.losses import Loss, LossValue, world_size
 from deltacell.profile.phases import NoTimer, PhaseTimer
-from deltacell.screen import Batch, Loader
+from deltacell.propagate.transfer import HasTensors, pinned_to_device
+from deltacell.screen import Batch, Genotypes, Loader
 from deltacell.train.epoch_losses import Losses
 
 
@@ -28,9 +29,14 @@ class Prepared(NamedTuple):
     genotypes: Any  # what `Model.prepare` returns
 
     def to(self, device: torch.device) -> Prepared:
+        """Return the batch on a device; every tensor is pinned and sent once, without waiting."""
         if device.type == "cpu":
             return self
-        batch = self.batch.pin_memory().to(device, non_blocking=True)
+        sent = pinned_to_device(device)
+        batch = sent(self.batch)
+        if isinstance(self.genotypes, Genotypes | HasTensors):
+            return Prepared(batch, sent(self.genotypes))
+        # A model of another package, whose batches have a method of their own.
         return Prepared(batch, self.genotypes.to(device, non_blocking=True))
 
 

@@ -18,7 +18,7 @@ from deltacell.profile.explain.settings import SettingKind
 from deltacell.profile.phase_rows import PHASES, read_phases
 from deltacell.profile.record import Messages, read_run
 from deltacell.report.explain import print_explanation
-from deltacell.train.compose import compose
+from deltacell.train.config.compose import compose
 from deltacell.train.run import train
 
 SHORT = (
@@ -27,16 +27,16 @@ SHORT = (
 )
 DANGO = ("experiment=demo", "data.batch_size=16", "model.hidden=8", *SHORT)
 HETERO = ("experiment=demo_hetero", "data.batch_size=16", "model.hidden=8", *SHORT)
-WITHOUT_LATE = "propagation=delta"
+WITHOUT_LATE = "model.propagation=delta"
 RUNS = {
     "dango": DANGO,
     "dango_wide": (*DANGO, "model.hidden=16"),
     "dango_factor": (*DANGO, "loss.factor=0.01"),
     "hetero": (*HETERO, WITHOUT_LATE),
     "hetero_auto": HETERO,
-    "subgraph": (*HETERO, "propagation=subgraph"),
-    "edge_mask": (*HETERO, "propagation=edge_mask"),
-    "shared": (*HETERO, "propagation=shared"),
+    "subgraph": (*HETERO, "model.propagation=subgraph"),
+    "edge_mask": (*HETERO, "model.propagation=edge_mask"),
+    "shared": (*HETERO, "model.propagation=shared"),
     "small_batch": (*HETERO, WITHOUT_LATE, "data.batch_size=4"),
     "accumulated": (*HETERO, WITHOUT_LATE, "optimizer.accumulate=4"),
     "one_relation": (*HETERO, WITHOUT_LATE, "model.relations=[physical]"),

@@ -11,11 +11,12 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from datetime import date, timedelta
+from typing import NamedTuple
 
 from deltacell.cell.genes import Genes
 from deltacell.storage.tables import is_number
 
-_NAMED_AT_MOST = 10
+_MOST_NAMED = 10  # names in a note
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _MONTH = f"(?P<month>{'|'.join(_MONTHS)})"
 _DATES = tuple(
@@ -40,7 +41,8 @@ _OTHER_NAMES = {
     11: ("NOV",),
     12: ("DELEC",),
 }
-_FIRST_DAY, _SERIAL_NUMBERS = date(1899, 12, 30), range(30_000, 60_000)  # 1982 to 2064
+_DAY_ZERO = date(1899, 12, 30)  # of Excel's serial numbers of days
+_SERIAL_NUMBERS = range(30_000, 60_000)  # 1982 to 2064
 
 
 def damaged_names(counts: Mapping[str, int]) -> Counter[str]:
@@ -50,9 +52,8 @@ def damaged_names(counts: Mapping[str, int]) -> Counter[str]:
     """
     n_numbers = sum(n for name, n in counts.items() if is_number(name))
     are_names = 2 * n_numbers < sum(counts.values())
-    return Counter(
-        {name: n for name, n in counts.items() if _is_damaged(name, or_number=are_names)},
-    )
+    damaged = {name: n for name, n in counts.items() if _is_damaged(name, or_number=are_names)}
+    return Counter(damaged)
 
 
 def note_on_damage(damaged: Counter[str], genes: Genes | None = None) -> dict[str, str]:
@@ -61,7 +62,7 @@ def note_on_damage(damaged: Counter[str], genes: Genes | None = None) -> dict[st
         return {}
     named = []
     most_frequent = sorted(damaged, key=lambda name: (-damaged[name], name))
-    for name in most_frequent[:_NAMED_AT_MOST]:
+    for name in most_frequent[:_MOST_NAMED]:
         likely = " or ".join(likely_genes(name, genes))
         named.append(f"{name} (probably {likely})" if likely else name)
     n_more = len(damaged) - len(named)
@@ -72,34 +73,43 @@ def note_on_damage(damaged: Counter[str], genes: Genes | None = None) -> dict[st
 def likely_genes(name: str, genes: Genes | None = None) -> list[str]:
     """Return the genes that a date probably was; those of the cell, if it has any."""
     candidates = []
-    for month, day in _month_and_day(name):
-        common = [f"{_KNOWN_FAMILIES[month]}{day}"] if month in _KNOWN_FAMILIES else []
-        others = [f"{family}{day}" for family in _OTHER_NAMES.get(month, ())]
+    for date_read in _possible_dates(name):
+        family = _KNOWN_FAMILIES.get(date_read.month)
+        common = [] if family is None else [f"{family}{date_read.day}"]
+        others = [f"{other}{date_read.day}" for other in _OTHER_NAMES.get(date_read.month, ())]
         of_cell = [n for n in (*common, *others) if genes is not None and genes.is_known(n)]
         candidates += of_cell[:1] or common
     return candidates
 
 
 def _is_damaged(name: str, *, or_number: bool) -> bool:
+    """Whether a name is a date, a truth value or an error, or a number if that counts."""
     if _TRUTH_OR_ERROR.fullmatch(name) or any(known.fullmatch(name) for known in _DATES):
         return True
     return or_number and is_number(name)
 
 
-def _month_and_day(name: str) -> list[tuple[int, int]]:
+class _MonthAndDay(NamedTuple):
+    month: int
+    day: int
+
+
+def _possible_dates(name: str) -> list[_MonthAndDay]:
     """Return what a date may mean; the order of day and month differs between countries."""
     if name.isdecimal() and len(name) == 5 and int(name) in _SERIAL_NUMBERS:
-        day = _FIRST_DAY + timedelta(days=int(name))
-        return [(day.month, day.day)]
+        day = _DAY_ZERO + timedelta(days=int(name))
+        return [_MonthAndDay(day.month, day.day)]
     for pattern in _DATES:
         match = pattern.fullmatch(name)
         if match is None:
             continue
         parts = match.groupdict()
         if "first" in parts:
-            first, second = int(parts["first"]), int(parts["second"])
-            return [(first, second)] if first == second else [(first, second), (second, first)]
-        if "number" in parts:
-            return [(int(parts["number"]), int(parts["day"]))]
-        return [(_MONTHS.index(parts["month"]) + 1, int(parts["day"]))]
+            first = int(parts["first"])
+            second = int(parts["second"])
+            month_first = _MonthAndDay(first, second)
+            day_first = _MonthAndDay(second, first)
+            return [month_first] if first == second else [month_first, day_first]
+        month = int(parts["number"]) if "number" in parts else _MONTHS.index(parts["month"]) + 1
+        return [_MonthAndDay(month, int(parts["day"]))]
     return []

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,11 +21,11 @@ from deltacell.cell.readers.names import OnUnresolved, Reader, account_for_names
 from deltacell.storage.provenance import Counts, Source
 from deltacell.storage.tables import File, open_text
 
-# The names of KEGG pathway maps by number, without overviews (01100 to 01299).
-_KEGG: dict[str, str] = dict(
-    line.split("\t")
-    for line in Path(__file__).with_name("kegg_pathways.tsv").read_text("utf-8").splitlines()
-)
+_KEGG_LINES = Path(__file__).with_name("kegg_pathways.tsv").read_text("utf-8").splitlines()
+#: The names of KEGG pathway maps by number, without overviews (01100 to 01299).
+_KEGG: dict[str, str] = dict(line.split("\t") for line in _KEGG_LINES)
+_OVERVIEWS = range(1100, 1300)
+_KEGG_MAP = re.compile(r"[a-z]{2,4}(\d{5})")
 _TRY = "import libsbml, sys; libsbml.readSBMLFromString(sys.stdin.buffer.read().decode())"
 
 
@@ -41,28 +42,24 @@ class WrittenMetabolism(NamedTuple):
         """Return the metabolism of a cell with the given genes; the counts are of genes."""
         names = pl.Series(self.gene_names, dtype=pl.String)
         index = genes.resolve(names)
-        dropped, unresolved = account_for_names(genes, names, index, on_unknown, self.path)
-        counts = Counts(len(names), int((index >= 0).sum()), dropped)
-        notes = {**self.notes, **unresolved}
+        not_found = account_for_names(genes, names, index, on_unknown, self.path)
+        counts = Counts(len(names), int((index >= 0).sum()), not_found.dropped)
+        notes = {**self.notes, **not_found.notes}
         source = Source(self.path.name, self.sha256, reader.name, counts, "metabolism", notes)
         return Metabolism.build(genes, **self.parts, on_unknown="drop"), source
 
 
 def _read(file: File) -> WrittenMetabolism:
-    data, sha256 = open_text(file.path)
-    model = _cobra_model(file.path, data)
+    """Read a metabolic model; its genes are looked up by `WrittenMetabolism.on`."""
+    content = open_text(file.path)
+    model = _cobra_model(file.path, content.data)
     if not model.reactions:
         raise InputError("the model has no reactions", code="empty-file", where=file.path)
-    metabolites = {metabolite.id: i for i, metabolite in enumerate(model.metabolites)}
     pathways = _pathways(model)
     parts = {
         "reactions": [reaction.id for reaction in model.reactions],
-        "metabolites": list(metabolites),
-        "stoichiometry": [
-            (i, metabolites[metabolite.id], float(coefficient))
-            for i, reaction in enumerate(model.reactions)
-            for metabolite, coefficient in reaction.metabolites.items()
-        ],
+        "metabolites": [metabolite.id for metabolite in model.metabolites],
+        "stoichiometry": _stoichiometry(model),
         "rules": [reaction.gene_reaction_rule for reaction in model.reactions],
         "lower": [float(reaction.lower_bound) for reaction in model.reactions],
         "upper": [float(reaction.upper_bound) for reaction in model.reactions],
@@ -70,31 +67,49 @@ def _read(file: File) -> WrittenMetabolism:
     }
     notes = {
         "reactions": len(model.reactions),
-        "metabolites": len(metabolites),
-        "pathways": len({name for names in pathways for name in names}),
+        "metabolites": len(model.metabolites),
+        "pathways": len(set(chain.from_iterable(pathways))),
     }
-    return WrittenMetabolism(parts, [gene.id for gene in model.genes], file.path, sha256, notes)
+    gene_names = [gene.id for gene in model.genes]
+    return WrittenMetabolism(parts, gene_names, file.path, content.sha256, notes)
+
+
+def _stoichiometry(model: Any) -> list[tuple[int, int, float]]:
+    """Return the reaction, the metabolite and the coefficient of each entry, by their numbers."""
+    number = {metabolite.id: i for i, metabolite in enumerate(model.metabolites)}
+    entries = []
+    for i, reaction in enumerate(model.reactions):
+        for metabolite, coefficient in reaction.metabolites.items():
+            entries.append((i, number[metabolite.id], float(coefficient)))
+    return entries
 
 
 def _pathways(model: Any) -> list[list[str]]:
     """Return the pathways of each reaction: its groups, subsystem and KEGG maps."""
-    found: dict[str, set[str]] = {reaction.id: set() for reaction in model.reactions}
+    pathways: dict[str, set[str]] = {reaction.id: set() for reaction in model.reactions}
     for group in model.groups:
         for member in group.members:
-            if member.id in found:
-                found[member.id].add((group.name or group.id).strip())
+            if member.id in pathways:
+                pathways[member.id].add((group.name or group.id).strip())
     for reaction in model.reactions:
         maps = reaction.annotation.get("kegg.pathway", ())
-        for written in [reaction.subsystem, *([maps] if isinstance(maps, str) else maps)]:
-            name = written.strip()
-            number = re.fullmatch(r"[a-z]{2,4}(\d{5})", name)
-            is_overview = number is not None and 1100 <= int(number[1]) < 1300
-            if name and not is_overview:
-                found[reaction.id].add(_KEGG.get(number[1], name) if number else name)
-    return [sorted(names) for names in found.values()]
+        names = [reaction.subsystem, *([maps] if isinstance(maps, str) else maps)]
+        pathways[reaction.id].update(filter(None, map(_pathway_name, names)))
+    return [sorted(names) for names in pathways.values()]
+
+
+def _pathway_name(written: str) -> str:
+    """Return the name of a pathway or of a KEGG map; empty for an overview of many pathways."""
+    name = written.strip()
+    match = _KEGG_MAP.fullmatch(name)
+    if match is None:
+        return name
+    number = match[1]
+    return "" if int(number) in _OVERVIEWS else _KEGG.get(number, name)
 
 
 def _cobra_model(path: Path, data: bytes) -> Any:
+    """Return a model as cobra reads it, without its messages."""
     need("cobra", "reading metabolism from SBML", "metabolism")
     import cobra
 
@@ -104,26 +119,35 @@ def _cobra_model(path: Path, data: bytes) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             warnings.filterwarnings("error", "Malformed gene_reaction_rule")
-            written = data.decode("utf-8-sig", errors="replace")
-            # libSBML crashes on some damaged files, so it is tried in another process first.
-            # -P: do not import modules from the working directory.
-            words, silent = [sys.executable, "-P", "-c", _TRY], subprocess.DEVNULL
-            tried = subprocess.run(words, input=written.encode(), stdout=silent, stderr=silent)
-            if tried.returncode < 0:
+            text = data.decode("utf-8-sig", errors="replace")
+            if _crashes_libsbml(text):
                 raise ValueError("libSBML crashed")
-            return cobra.io.read_sbml_model(written)
+            return cobra.io.read_sbml_model(text)
     except Exception as error:
         # cobra wraps errors in a general hint; the reason is the cause.
-        what = f"cobra cannot read it: {str(error.__cause__ or error).strip().splitlines()[0]}"
+        reason = str(error.__cause__ or error).strip().splitlines()[0]
+        message = f"cobra cannot read it: {reason}"
         fix = "Check the file with cobra.io.validate_sbml_model."
-        raise InputError(what, code="not-sbml", where=path, fix=fix) from error
+        raise InputError(message, code="not-sbml", where=path, fix=fix) from error
     finally:
         logging.disable(disabled)
 
 
-reader = Reader(
-    "sbml",
-    "metabolism",
-    lambda file: any("<sbml" in line for line in file.head) and file,
-    _read,
-)
+def _crashes_libsbml(text: str) -> bool:
+    """Try in another process whether libSBML crashes on a text, as on some damaged files."""
+    # -P: do not import modules from the working directory.
+    command = [sys.executable, "-P", "-c", _TRY]
+    finished = subprocess.run(
+        command,
+        input=text.encode(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    return finished.returncode < 0
+
+
+def _find(file: File) -> File | None:
+    return file if any("<sbml" in line for line in file.head) else None
+
+
+reader = Reader("sbml", "metabolism", _find, _read)

@@ -44,6 +44,7 @@ class DangoConfig(ModelConfig):
     heads: AtLeast1 = 4
 
     def build(self, context: BuildContext) -> Predictor:
+        """Return the model for the relations of the cell that have a lambda."""
         relations = STRING_RELATIONS if self.relations is None else self.relations
         lambdas = {**STRING_LAMBDAS, **self.lambdas}
         options = self.options() | {
@@ -56,12 +57,15 @@ class DangoConfig(ModelConfig):
 
     @classmethod
     def upgraded(cls, settings: dict[str, Any], saved_format: int) -> dict[str, Any]:
+        """Return settings of an earlier format in the present one."""
         return null_as_no_features(settings, saved_format)
 
     def gives(self) -> dict[str, int | None]:
+        """Return the intermediate results that a loss can read, with their widths."""
         return {"z": self.hidden, "reconstruction": None}
 
     def leaves_parameters_unused(self, loss: LossConfig) -> bool:
+        """Return whether some parameters never get a gradient from a loss."""
         # The heads of the reconstruction serve only a loss that reads it.
         return "reconstruction" not in loss.reads()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ class DangoGates(GatedScore):
         ]
 
     def score(self, relation_gates: Tensor, gene_gates: Tensor) -> Tensor:
+        """Return the score under gates of the relations and the genes."""
         model = self._model
         first = model.first_vectors(self._cell) * gene_gates.unsqueeze(1)
         gates = relation_gates.unbind()
@@ -50,6 +51,13 @@ class DangoGates(GatedScore):
         return scores[0]
 
 
+class NeighbourhoodLayer(NamedTuple):
+    """What one layer needs for some genes."""
+
+    own: Tensor  # their positions among the genes of the layer before
+    edges: SparseMatrix  # from the genes of the layer before
+
+
 class Neighbourhood:
     """The part of one network that `SAGE` needs for a few ascending genes.
 
@@ -57,24 +65,25 @@ class Neighbourhood:
     """
 
     def __init__(self, relation: Relation, genes: Ints, n_layers: int) -> None:
-        # For each layer: the positions of its genes in the one before, and the edges between them.
-        self._layers: list[tuple[Tensor, SparseMatrix]] = []
+        self._layers: list[NeighbourhoodLayer] = []
         for _ in range(n_layers):
             rows = relation.adjacency()[genes]
             before = np.union1d(genes, rows.indices)
             columns = np.searchsorted(before, rows.indices)
             edges = SparseMatrix(rows.indptr, columns, n_columns=len(before))
-            self._layers.insert(0, (torch.from_numpy(np.searchsorted(before, genes)), edges))
+            own = torch.from_numpy(np.searchsorted(before, genes))
+            self._layers.insert(0, NeighbourhoodLayer(own, edges))
             genes = before
         self._genes = torch.from_numpy(genes)
 
     def vectors(self, sage: SAGE, x: Tensor, gate: Tensor) -> Tensor:
         """Return the vectors of the genes, [len(genes), width]; the same as `SAGE` if gate is 1."""
         x = x.index_select(0, self._genes)
-        for module, (own, edges) in zip(sage.layers, self._layers, strict=True):
+        for module, near in zip(sage.layers, self._layers, strict=True):
             layer = cast(SAGELayer, module)
             # The gate does not apply to the bias, which a gene without neighbours has, too.
             weight = gate * layer.neighbours.weight
-            received = functional.linear(mean_product(edges, x), weight, layer.neighbours.bias)
-            x = torch.relu(received + layer.own(x.index_select(0, own)))
+            mean = mean_product(near.edges, x)
+            received = functional.linear(mean, weight, layer.neighbours.bias)
+            x = torch.relu(received + layer.own(x.index_select(0, near.own)))
         return x

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from deltacell.propagate import SparseMatrix
-from deltacell.propagate.product import mean_product
+from deltacell.propagate.product import SparseMatrix, mean_product
 
 
 class SAGE(nn.Module):
@@ -17,6 +16,7 @@ class SAGE(nn.Module):
         self.layers = nn.ModuleList(SAGELayer(width) for _ in range(2))
 
     def forward(self, matrix: SparseMatrix, x: Tensor) -> Tensor:
+        """Return the genes' vectors in the network, from x [n_genes, width]."""
         for layer in self.layers:
             x = layer(matrix, x)
         return x
@@ -34,6 +34,7 @@ class SAGELayer(nn.Module):
         self.own = nn.Linear(width, width, bias=False)
 
     def forward(self, matrix: SparseMatrix, x: Tensor) -> Tensor:
+        """Return the genes' new vectors, [n_genes, width]."""
         return torch.relu(self.neighbours(mean_product(matrix, x)) + self.own(x))
 
 
@@ -50,6 +51,7 @@ class MetaEmbedding(nn.Module):
         self.scorer = nn.Sequential(nn.Linear(hidden, half), nn.ReLU(), nn.Linear(half, 1))
 
     def forward(self, networks: Tensor) -> tuple[Tensor, Tensor]:
+        """Return e [n_genes, hidden] and a [n_genes, k], from the vectors [k, n_genes, hidden]."""
         attention = self.scorer(networks).softmax(0)
         genes = (attention * networks).sum(0)
         return genes, attention.squeeze(-1).t()

@@ -27,7 +27,7 @@ from deltacell.models.interface import (
     TargetScale,
 )
 from deltacell.profile.record import Messages
-from deltacell.propagate import SparseMatrix
+from deltacell.propagate.product import SparseMatrix
 from deltacell.screen import Genotypes
 
 
@@ -68,17 +68,10 @@ class Dango(Model):
         super().__init__()
         self.n_genes = cell.n_genes
         self.relations = checked_relations(cell, relations)
-        if absent := [name for name in self.relations if name not in lambdas]:
-            what = f"no lambda for the network '{absent[0]}'; expected one of {', '.join(lambdas)}"
-            fix = f"Give the weight of its non-edges: lambdas={{..., '{absent[0]}': 1.0}}"
-            raise InputError(what, code="no-lambda", fix=fix)
+        own_lambdas = _lambdas_of(self.relations, lambdas)
         self.embedding = nn.Parameter(torch.empty(cell.n_genes, hidden).normal_(std=0.1))
         self.sage = nn.ModuleList(SAGE(hidden) for _ in self.relations)
-        self.reconstruction = Reconstruction(
-            cell.n_genes,
-            hidden,
-            {name: lambdas[name] for name in self.relations},
-        )
+        self.reconstruction = Reconstruction(cell.n_genes, hidden, own_lambdas)
         self.meta_embedding = MetaEmbedding(hidden)
         self.hyper_sagnn = HyperSAGNN(hidden, heads, layers, largest=largest)
         self.features = FeatureEncoder(cell, features, hidden)
@@ -104,17 +97,20 @@ class Dango(Model):
         intermediate = {**encoding._asdict(), "z": z}
         if "reconstruction" in wanted:
             with named_range("dango.reconstruction"):
-                matrices = [SparseMatrix.of(cell.relation(name)) for name in self.relations]
+                relations = [cell.relation(name) for name in self.relations]
+                matrices = [SparseMatrix.of(relation) for relation in relations]
                 intermediate["reconstruction"] = self.reconstruction(encoding.networks, matrices)
         return Prediction(score, intermediate)
 
     def messages(self) -> Messages:
+        """Return that messages are passed on the wild type only."""
         return Messages.wild_type
 
     def encode(self, cell: Cell) -> Encoding:
         """Return the genes' vectors in the wild type."""
         with named_range("dango.encoder"):
-            vectors, first = [], self.first_vectors(cell)
+            vectors = []
+            first = self.first_vectors(cell)
             for name, sage in zip(self.relations, self.sage, strict=True):
                 with named_range(f"dango.encoder.{name}"):
                     vectors.append(sage(SparseMatrix.of(cell.relation(name)), first))
@@ -124,20 +120,24 @@ class Dango(Model):
         return Encoding(networks, genes, attention)
 
     def first_vectors(self, cell: Cell) -> Tensor:
+        """Return the embedding of the genes with their features, [n_genes, hidden]."""
         vectors: Tensor = self.features(cell, self.embedding)
         return vectors
 
     def scorer(self, cell: Cell, scale: TargetScale) -> DangoScorer:
+        """Return exact scores of gene sets, and approximate ones with a bound."""
         exact = self._in_double_precision()
         return DangoScorer(exact.hyper_sagnn.sets, exact.encode(cell).genes, scale)
 
     def gated(self, cell: Cell, genes: Sequence[int]) -> GatedScore:
+        """Return the score of one genotype as a function of gates, in float64."""
         return DangoGates(self._in_double_precision(), cell, genes)
 
     @torch.no_grad()
     def relation_weights(self, cell: Cell, genes: Tensor) -> RelationWeights:
+        """Return the weight of each network for some genes."""
         attention = self.encode(cell).attention[genes]
-        return RelationWeights(self.relations, attention.numpy())
+        return RelationWeights(self.relations, attention.cpu().numpy())
 
     def _in_double_precision(self) -> Dango:
         return copy.deepcopy(self).double().eval().requires_grad_(False)
@@ -146,3 +146,15 @@ class Dango(Model):
         """Compile the parts that work gene by gene or set by set, without the sparse products."""
         self.meta_embedding.compile(**options)
         self.hyper_sagnn.compile_row_wise(**options)
+
+
+def _lambdas_of(relations: Sequence[str], lambdas: Mapping[str, float]) -> dict[str, float]:
+    """Return the weight of a non-edge for each relation; all must be there."""
+    absent = [name for name in relations if name not in lambdas]
+    if absent:
+        raise InputError(
+            f"no lambda for the network '{absent[0]}'; expected one of {', '.join(lambdas)}",
+            code="no-lambda",
+            fix=f"Give the weight of its non-edges: lambdas={{..., '{absent[0]}': 1.0}}",
+        )
+    return {name: lambdas[name] for name in relations}

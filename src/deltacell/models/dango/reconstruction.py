@@ -31,8 +31,12 @@ class Reconstruction(nn.Module):
     def forward(self, networks: Tensor, matrices: Sequence[SparseMatrix]) -> Tensor:
         """Return the loss of each network [k], for vectors [k, n_genes, hidden] and adjacencies."""
         heads = cast(Iterable[nn.Linear], self.heads)
-        each = zip(networks, heads, matrices, self.lambdas.values(), strict=True)
-        return torch.stack([self.loss(z, h.weight, h.bias, m, value) for z, h, m, value in each])
+        lambdas = self.lambdas.values()
+        losses = [
+            self.loss(z, head.weight, head.bias, matrix, lambda_)
+            for z, head, matrix, lambda_ in zip(networks, heads, matrices, lambdas, strict=True)
+        ]
+        return torch.stack(losses)
 
 
 def closed_form_loss(
@@ -52,13 +56,18 @@ def closed_form_loss(
     are [N, hidden], bias is [N].
     """
     dtype = torch.promote_types(z.dtype, torch.float32)
-    z, weight, bias = z.to(dtype), weight.to(dtype), bias.to(dtype)
+    z = z.to(dtype)
+    weight = weight.to(dtype)
+    bias = bias.to(dtype)
     with torch.autocast(z.device.type, enabled=False):
-        squares = _dot(z.t() @ z, weight.t() @ weight) + len(z) * _dot(bias, bias)
-        squares = squares + 2 * _dot(z.sum(0), weight.t() @ bias)
+        of_products = _dot(z.t() @ z, weight.t() @ weight)
+        of_bias = len(z) * _dot(bias, bias)
+        of_both = 2 * _dot(z.sum(0), weight.t() @ bias)
+        squares = of_products + of_bias + of_both
         if lambda_ == 1 or not matrix.n_entries:
             counts = matrix.transpose.tensor("row_counts", z.device, z.dtype).squeeze(1)
-            on_edges = -2 * (_dot(product(matrix, weight), z) + _dot(counts, bias))
+            sum_predicted = _dot(product(matrix, weight), z) + _dot(counts, bias)
+            on_edges = -2 * sum_predicted
         else:
             on_edges = _eager_edge_sum(z, weight, bias, matrix, lambda_)
         total = lambda_ * squares + on_edges + matrix.n_entries
@@ -97,6 +106,7 @@ class _EdgeSum(torch.autograd.Function):
         matrix: SparseMatrix,
         lambda_: float,
     ) -> Tensor:
+        """Return the sum, a scalar in float64, from z and weight [N, hidden] and bias [N]."""
         adjacency = matrix.csr(device=z.device, dtype=z.dtype)
         # In place, starting from the bias, so that nothing as long as the edges is copied.
         on_edges = _with_values(adjacency, bias.index_select(0, adjacency.col_indices()))
@@ -106,8 +116,9 @@ class _EdgeSum(torch.autograd.Function):
         if not any(ctx.needs_input_grad):
             return (1 - lambda_) * predicted.square().sum().double() - 2 * sum_predicted
         slope = predicted.mul_(2 * (1 - lambda_)).sub_(2)
-        turned = slope.index_select(0, matrix.tensor("transpose_order", z.device, torch.int32))
-        columns = _with_values(matrix.transpose.csr(device=z.device, dtype=z.dtype), turned)
+        order = matrix.tensor("transpose_order", z.device, torch.int32)
+        transpose = matrix.transpose.csr(device=z.device, dtype=z.dtype)
+        columns = _with_values(transpose, slope.index_select(0, order))
         by_z = torch.mm(on_edges, weight)
         by_bias = torch.mv(columns, torch.ones_like(bias))
         ctx.save_for_backward(by_z, torch.mm(columns, z), by_bias)
@@ -117,18 +128,32 @@ class _EdgeSum(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return *((gradient * saved).to(saved.dtype) for saved in ctx.saved_tensors), None, None
+        """Return the gradients of z, weight and bias."""
+        gradients = [(gradient * saved).to(saved.dtype) for saved in ctx.saved_tensors]
+        return (*gradients, None, None)
 
 
 # torch.compile cannot trace sparse tensors.
 @_disable_dynamo
-def _eager_edge_sum(*given: Any) -> Tensor:
-    return cast(Tensor, _EdgeSum.apply(*given))  # type: ignore[no-untyped-call]
+def _eager_edge_sum(
+    z: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    matrix: SparseMatrix,
+    lambda_: float,
+) -> Tensor:
+    total = _EdgeSum.apply(z, weight, bias, matrix, lambda_)  # type: ignore[no-untyped-call]
+    return cast(Tensor, total)
 
 
 def _with_values(matrix: Tensor, values: Tensor) -> Tensor:
-    crow, col = matrix.crow_indices(), matrix.col_indices()
-    return torch.sparse_csr_tensor(crow, col, values, size=matrix.shape, check_invariants=False)
+    return torch.sparse_csr_tensor(
+        matrix.crow_indices(),
+        matrix.col_indices(),
+        values,
+        size=matrix.shape,
+        check_invariants=False,
+    )
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import combinations
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -16,11 +16,12 @@ from deltacell.base.arrays import Doubles, Ints
 from deltacell.models.hyper_sagnn import OthersAttention, PaddedSets
 from deltacell.models.interface import TargetScale
 from deltacell.models.scoring import ROUNDING, Block, Rough, Scorer
-from deltacell.propagate.workers import in_any_worker, workers_for
+from deltacell.propagate.parallel.threads import in_any_worker, workers_for
 
 SETS_AT_ONCE = 64  # a fixed number, because the rounding of a product depends on its shape
 TRIPLES_AT_ONCE = 512  # so that intermediate results stay in cache
-DOUBLE, SINGLE = 1e-9, 1e-4  # relative rounding error of vectors
+DOUBLE = 1e-9  # relative rounding error of vectors in double precision
+SINGLE = 1e-4  # in single precision
 QUERIES_AT_ONCE = 128  # genes whose logits with all others are computed together
 N_LAST = 4  # norms of a gene's last vectors that `Uniform` keeps
 OTHERS = np.array([[1, 2], [0, 2], [0, 1]])  # the other two genes of each gene of a triple
@@ -93,6 +94,27 @@ class DangoScorer(Scorer):
         return self._standard.undo(self._sets(x, present)[0])
 
 
+class TripleLayer(NamedTuple):
+    """The weights of an attention layer, which include the scale of the logits and beta."""
+
+    weight: torch.Tensor  # of query, key and value
+    bias: torch.Tensor
+    out: torch.Tensor  # [in, out]
+    out_bias: torch.Tensor
+
+    @classmethod
+    def of(cls, layer: OthersAttention, hidden: int, dtype: torch.dtype) -> TripleLayer:
+        """Return the weights of a layer in a precision."""
+        projection = layer.query_key_value
+        weight = projection.weight.clone()
+        bias = projection.bias.clone()
+        root = math.sqrt(hidden // layer.heads)
+        weight[:hidden] /= root
+        bias[:hidden] /= root
+        parts = [weight, bias, layer.beta * layer.out.weight.t(), layer.beta * layer.out.bias]
+        return cls(*(part.to(dtype).contiguous() for part in parts))
+
+
 class Triples:
     """The exact model on triples: from sets [m, 3] to scores [m] in the unit of the screen.
 
@@ -108,35 +130,39 @@ class Triples:
         standard: TargetScale,
         dtype: torch.dtype,
     ) -> None:
-        self._heads, self._layers = 1, []
-        for module in sets.attention:
-            layer = cast(OthersAttention, module)
-            # The weights include the scale of the logits and beta.
-            read, self._heads = layer.query_key_value, layer.heads
-            parts = [read.weight.clone(), read.bias.clone()]
-            for part in parts:
-                part[: genes.shape[1]] /= math.sqrt(genes.shape[1] // layer.heads)
-            parts += [layer.beta * layer.out.weight.t(), layer.beta * layer.out.bias]
-            self._layers.append([part.to(dtype).contiguous() for part in parts])
+        layers = [cast(OthersAttention, module) for module in sets.attention]
+        self._layers = [TripleLayer.of(layer, genes.shape[1], dtype) for layer in layers]
+        self._heads = layers[0].heads if layers else 1
         self._static = torch.relu(sets.static(genes)).to(dtype)
         self._genes = genes.to(dtype)
-        self._first = linear(self._genes, *self._layers[0][:2]) if self._layers else None
+        self._first = None
+        if self._layers:
+            self._first = linear(self._genes, self._layers[0].weight, self._layers[0].bias)
         self._weight = (sets.score.weight[0] * (standard.std / 3)).to(dtype)
         self._shift = float(standard.undo(sets.score.bias[0]))
 
     def __call__(self, sets: torch.Tensor) -> torch.Tensor:
-        at = sets.t().flatten()
-        x = self._genes[at].view(3, len(sets), -1)
-        for i, (weight, bias, out, out_bias) in enumerate(self._layers):
-            read = linear(x, weight, bias) if i or self._first is None else self._first[at]
-            query, key, value = read.view(3, len(sets), 3, self._heads, -1).unbind(2)
-            attended = torch.empty_like(query, memory_format=torch.contiguous_format)
-            for a, (b, c) in enumerate(OTHERS.tolist()):
-                alpha = (key[b] - key[c]).mul_(query[a]).sum(-1, keepdim=True).sigmoid_()
-                torch.addcmul(value[c], value[b] - value[c], alpha, out=attended[a])
-            x = x + torch.addmm(out_bias, attended.view(-1, len(out)), out).view_as(x)
-        moved = x.sub_(self._static[at].view_as(x)).square_().sum(0)
-        return moved @ self._weight + self._shift
+        genes = sets.t().flatten()
+        x = self._genes[genes].view(3, len(sets), -1)
+        for number, layer in enumerate(self._layers):
+            if number or self._first is None:
+                projected = linear(x, layer.weight, layer.bias)
+            else:
+                projected = self._first[genes]
+            attended = self._attended(projected.view(3, len(sets), 3, self._heads, -1))
+            flat = attended.view(-1, len(layer.out))
+            x = x + torch.addmm(layer.out_bias, flat, layer.out).view_as(x)
+        distance = x.sub_(self._static[genes].view_as(x)).square_().sum(0)
+        return distance @ self._weight + self._shift
+
+    def _attended(self, projected: torch.Tensor) -> torch.Tensor:
+        """Return what each gene reads of the other two, [3, m, heads, width]."""
+        query, key, value = projected.unbind(2)
+        attended = torch.empty_like(query, memory_format=torch.contiguous_format)
+        for a, (b, c) in enumerate(OTHERS.tolist()):
+            logits = (key[b] - key[c]).mul_(query[a]).sum(-1, keepdim=True)
+            torch.addcmul(value[c], value[b] - value[c], logits.sigmoid_(), out=attended[a])
+        return attended
 
 
 class Uniform:
@@ -164,32 +190,39 @@ class Uniform:
         size: int,
         standard: TargetScale,
     ) -> None:
-        n, hidden = size - 1, genes.shape[1]
+        n = size - 1
+        hidden = genes.shape[1]
         a = torch.eye(hidden, dtype=genes.dtype)
-        b, c = torch.zeros_like(a), genes.new_zeros(hidden)
+        b = torch.zeros_like(a)
+        c = genes.new_zeros(hidden)
         weight = sets.score.weight[0] * (standard.std / size)
         self._layers = [Layer(cast(OthersAttention, layer)) for layer in sets.attention]
         norms: list[torch.Tensor] = []
         for layer in self._layers:
             others = genes @ b.t()
             norms += layer.norms(genes @ a.t() + c - others, others)
-            w, beta = layer.out.sum(0), layer.beta
-            a, b, c = (
-                a + beta * w @ b,
-                b + beta / n * w @ (a + (n - 1) * b),
-                c + beta * (layer.shift + w @ c),
-            )
-        static, moved, z = torch.relu(sets.static(genes)), genes @ a.t() + c, genes @ b.t()
-        y = moved - static
+            w = layer.out.sum(0)
+            new_a = a + layer.beta * w @ b
+            new_b = b + layer.beta / n * w @ (a + (n - 1) * b)
+            c = c + layer.beta * (layer.shift + w @ c)
+            a = new_a
+            b = new_b
+        static = torch.relu(sets.static(genes))
+        dynamic = genes @ a.t() + c
+        z = genes @ b.t()
+        y = dynamic - static
         alone = ((y.square() + n * z.square()) @ weight / n).unsqueeze(1)
-        shift, one = float(standard.undo(sets.score.bias[0])), torch.ones_like(alone)
+        shift_of_pair = float(standard.undo(sets.score.bias[0])) / (size * n / 2)
+        ones = torch.ones_like(alone)
         # G is the product of these.
-        self._left = torch.cat([y, z, alone + shift / (size * n / 2), one], 1)
-        self._right = torch.cat([2 * weight * z, 2 * weight * (y + (n - 1) * z), one, alone], 1)
+        self._left = torch.cat([y, z, alone + shift_of_pair, ones], 1)
+        of_both = 2 * weight * (y + (n - 1) * z)
+        self._right = torch.cat([2 * weight * z, of_both, ones, alone], 1)
         # Norms of the weighted y and z, of the terms of y, and of z.
         last = [
-            *((part * weight).norm(dim=-1) for part in (y, z)),
-            static.norm(dim=-1) + moved.norm(dim=-1),
+            (y * weight).norm(dim=-1),
+            (z * weight).norm(dim=-1),
+            static.norm(dim=-1) + dynamic.norm(dim=-1),
             z.norm(dim=-1),
         ]
         self._of_gene = torch.cat([torch.stack(last, 1), *norms], 1).numpy()
@@ -213,30 +246,33 @@ class Uniform:
         """
         largest = np.stack([self._of_gene[axis].max(0) for axis in axes])
         # Bounds of |y_i + sum of z_j|, weighted, and of the vectors that are rounded.
-        weighted, last = (
-            largest[:, y] + largest[:, y + 1].sum(0) - largest[:, y + 1] for y in (0, 2)
-        )
-        moved = self._moved(largest[:, N_LAST:])
-        lost = share * (last + moved)
-        bound = (weighted + self._most * moved) * lost + self._most * lost**2
+        weighted = largest[:, 0] + largest[:, 1].sum(0) - largest[:, 1]
+        last = largest[:, 2] + largest[:, 3].sum(0) - largest[:, 3]
+        distance = self._distance(largest[:, N_LAST:])
+        lost = share * (last + distance)
+        bound = (weighted + self._most * distance) * lost + self._most * lost**2
         if not rounding:
-            bound += 2 * weighted * moved + self._most * moved**2
+            bound += 2 * weighted * distance + self._most * distance**2
         return float(bound.sum())
 
-    def _moved(self, largest: Doubles) -> Doubles:
+    def _distance(self, largest: Doubles) -> Doubles:
         """Return a bound of the distance of vectors to those under uniform attention, [axes]."""
         eta: Doubles = np.zeros(len(largest))
-        for layer in self._layers if len(eta) == 3 else ():
-            (of_query, of_key, of_out), beta = layer.spectral, abs(float(layer.beta))
+        if len(eta) != 3:
+            return eta
+        for layer in self._layers:
+            of_query, of_key, of_out = layer.spectral
             norms, largest = np.split(largest, [5 * len(of_query)], axis=1)
             logits, query, query_of_others, key, out = np.split(norms, 5, axis=1)
             of_others = eta[OTHERS].max(1)
             moved_keys = 2 * of_key * of_others[:, None]
             moved_queries = query_of_others.sum(0) + of_query * eta[:, None]
-            moved = moved_queries * (key[OTHERS].sum(1) + moved_keys) + query * moved_keys
+            moved_logits = moved_queries * (key[OTHERS].sum(1) + moved_keys) + query * moved_keys
             # Attention to two others differs from 1/2 by at most tanh(range of logits / 2) / 2.
-            uneven = np.tanh((logits + moved / layer.root) / 2) / 2 * out[OTHERS].sum(1)
-            eta = eta + beta * (of_out.sum() * of_others + uneven.sum(1))
+            half_range = (logits + moved_logits / layer.root) / 2
+            uneven = np.tanh(half_range) / 2 * out[OTHERS].sum(1)
+            change = of_out.sum() * of_others + uneven.sum(1)
+            eta = eta + abs(float(layer.beta)) * change
         return eta
 
 
@@ -247,11 +283,14 @@ class Layer:
         heads = (layer.heads, -1)
         weights = layer.query_key_value.weight.chunk(3)
         query_bias, _, value_bias = layer.query_key_value.bias.chunk(3)
-        self._query, self._key, value = (torch.unflatten(part, 0, heads) for part in weights)
+        self._query = torch.unflatten(weights[0], 0, heads)
+        self._key = torch.unflatten(weights[1], 0, heads)
+        value = torch.unflatten(weights[2], 0, heads)
         self._query_bias = torch.unflatten(query_bias, 0, heads)
         self.out = torch.einsum("ohx,hxd->hod", torch.unflatten(layer.out.weight, 1, heads), value)
         self.shift = layer.out.weight @ value_bias + layer.out.bias
-        self.beta, self.root = layer.beta, math.sqrt(self._query.shape[1])
+        self.beta = layer.beta
+        self.root = math.sqrt(self._query.shape[1])
         of_parts = (self._query, self._key, self.out)
         self.spectral = [torch.linalg.matrix_norm(part, 2).numpy() for part in of_parts]
 
@@ -269,6 +308,12 @@ class Layer:
             logits = torch.einsum("ihx,jhx->hij", part, key)
             ranges.append((logits.amax(-1) - logits.amin(-1)).t())
         centred = own - own.mean(0)
-        read = ((self._query, others), (self._key, centred), (self.out, centred))
-        norms = [torch.einsum("hxd,nd->nhx", *one).norm(dim=-1) for one in read]
+        norms = [
+            torch.einsum("hxd,nd->nhx", weight, vectors).norm(dim=-1)
+            for weight, vectors in (
+                (self._query, others),
+                (self._key, centred),
+                (self.out, centred),
+            )
+        ]
         return [torch.cat(ranges), query.norm(dim=-1), *norms]

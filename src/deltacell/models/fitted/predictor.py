@@ -19,7 +19,7 @@ from deltacell.base.text import Progress
 from deltacell.cell import Cell
 from deltacell.models.fitted.gene_sets import GeneOrder, GeneSets
 from deltacell.models.interface import Prediction, Predictor, Study
-from deltacell.propagate.workers import in_any_worker, one_core, workers_for
+from deltacell.propagate.parallel.threads import in_any_worker, one_core, workers_for
 from deltacell.screen.genotypes import Genotypes
 
 Values = Tensor | AnyArray | Sequence[float]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -16,6 +17,8 @@ from deltacell.models.config import (
 
 if TYPE_CHECKING:
     from deltacell.models.interface import BuildContext, Predictor
+
+PROPAGATIONS = one_of("shared delta late auto subgraph edge_mask device_mask")
 
 
 @dataclass
@@ -44,28 +47,41 @@ class HeteroCellConfig(ModelConfig):
     mutant_layers: AtLeast1 | None = None
     epistasis: bool = False
     mutants: Annotated[str, one_of("true matched none")] = "true"
+    propagation: Annotated[str, PROPAGATIONS] = "auto"
+    max_bytes: AtLeast1 | None = None
 
     def build(self, context: BuildContext) -> Predictor:
-        from deltacell.propagate.auto import strategy
+        """Return the model, with the strategy that an earlier attempt has recorded."""
+        from deltacell.propagate.choose import strategy
 
-        choice = (context.recorded.get("propagation") or {}).get("choice")
-        bounds = {} if context.max_bytes is None else {"max_bytes": context.max_bytes}
-        options = self.options() | {
-            "largest": context.largest_set,
-            "propagation": strategy(context.propagation, **(choice or bounds)),
-        }
+        options = self.options()
+        bound = options.pop("max_bytes")
+        recorded = (context.recorded.get("propagation") or {}).get("choice")
+        bounds = {} if bound is None else {"max_bytes": bound}
+        options["propagation"] = strategy(self.propagation, **(recorded or bounds))
+        options["largest"] = context.largest_set
         if self.relations is not None:
             options["relations"] = context.relations_named(self.relations)
         model: Predictor = self.predictor_class()(context.cell, **options)
         return model
 
+    def conflicts(self) -> Iterator[str]:
+        """Yield what is wrong with the settings together."""
+        if self.max_bytes is not None and self.propagation not in ("auto", "delta"):
+            yield (
+                f"model.max_bytes is for model.propagation=auto and delta, not {self.propagation}"
+            )
+
     @classmethod
     def upgraded(cls, settings: dict[str, Any], saved_format: int) -> dict[str, Any]:
+        """Return settings of an earlier format in the present one."""
         return null_as_no_features(settings, saved_format)
 
     def gives(self) -> dict[str, int | None]:
+        """Return the intermediate results that a loss can read, with their widths."""
         return {} if self.mutants == "none" else {"z": self.hidden}
 
     def leaves_parameters_unused(self, loss: LossConfig) -> bool:
+        """Return whether some parameters never get a gradient."""
         # No gene reads the last layer of the metabolism.
         return self.metabolism

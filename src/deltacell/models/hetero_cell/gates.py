@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from deltacell.cell import Cell
-from deltacell.models.hetero_cell.layers import EncodedCell
 from deltacell.models.interface import GatedScore
-from deltacell.propagate import GENE, Hop, Message
+from deltacell.propagate.hop import GENE, Aggregate, Hop, Message
+from deltacell.propagate.parallel.chunks import Rows
 from deltacell.screen import Genotypes
 
 if TYPE_CHECKING:
@@ -32,36 +32,48 @@ class HeteroCellGates(GatedScore):
         genotypes = Genotypes.of([sorted(genes)]).check(cell.n_genes)
         self._model = model
         self._cell = cell
-        self._deleted = model.prepare(cell, genotypes)
+        self._prepared = model.prepare(cell, genotypes)
         if model.local_head is not None:
             model.local_head.largest = None
         metabolism = () if model.reactions is None else (METABOLISM,)
         self.relations = (*model.relations, *metabolism)
 
     def score(self, relation_gates: Tensor, gene_gates: Tensor) -> Tensor:
+        """Return the score under gates of the relations and the genes."""
         model = self._model
         state = model.first_state(self._cell)
         state[GENE] = state[GENE] * gene_gates.unsqueeze(1)
         n_relations = len(model.relations)
         hops = [_gated(hop, relation_gates, n_relations) for hop in model.hops(self._cell)]
-        wild_type = model.propagation.wild_type(hops, state)
-        return model.score(self._cell, EncodedCell(hops, wild_type), self._deleted).score[0]
+        encoded = model.encoded(self._cell, hops, state)
+        return model.score(self._cell, encoded, self._prepared).score[0]
 
 
 def _gated(hop: Hop, gates: Tensor, n_relations: int) -> Hop:
+    """Return a hop whose aggregates are multiplied by gates, if its target are the genes."""
     if hop.target != GENE:
         return hop
     over_relations = hop.aggregates[0].source == GENE
-    own = iter((gates[:n_relations] if over_relations else gates[n_relations:]).unbind())
+    own = gates[:n_relations] if over_relations else gates[n_relations:]
+    remaining = iter(own.unbind())
+    messages = []
+    for message in hop.messages:
+        of_message = tuple(next(remaining) for _ in message.aggregates)
+        messages.append(GatedMessage(message.aggregates, of_message, message))
+    return replace(hop, messages=tuple(messages))
 
-    def gated(message: Message) -> Message:
-        mine = tuple(next(own) for _ in message.aggregates)
 
-        def function(vectors: Tensor, *others: Any) -> Tensor:
-            *received, rows = others
-            passed = (a * gate for a, gate in zip(received, mine, strict=True))
-            return message.function(vectors, *passed, rows)
+@dataclass(frozen=True, eq=False)
+class GatedMessage(Message):
+    """A message whose aggregates are multiplied by gates, which alone need a gradient."""
 
-        return Message(message.aggregates, function, mine)
+    aggregates: tuple[Aggregate, ...]
+    parameters: tuple[Tensor, ...]  # the gate of each aggregate
+    message: Message
 
-    return replace(hop, messages=tuple(map(gated, hop.messages)))
+    def forward(self, rows: Rows, vectors: Tensor, received: Sequence[Tensor]) -> Tensor:
+        """Return the messages [m, hidden] to some genes."""
+        gated = [
+            aggregate * gate for aggregate, gate in zip(received, self.parameters, strict=True)
+        ]
+        return self.message.forward(rows, vectors, gated)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import combinations_with_replacement
+from itertools import chain
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -16,26 +15,33 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from deltacell.cell import Metabolism
-from deltacell.models.base import check_choice, check_heads, named_range
-from deltacell.propagate import GENE, METABOLITE, REACTION, Aggregate, Hop, Message, SparseMatrix
-from deltacell.propagate.base import WildType
-from deltacell.propagate.product import kept_with
-from deltacell.propagate.workers import Gradients, Rows, gradients_of
-
-COMBINATIONS = ("sum", "mean", "attention", "pairwise")
-
-
-class EncodedCell(NamedTuple):
-    """The hops of message passing, and the wild type after each."""
-
-    hops: list[Hop]
-    wild_type: WildType
+from deltacell.models.base import check_choice, named_range
+from deltacell.models.hetero_cell.combinations import (
+    COMBINATIONS,
+    AttentionCombination,
+    PairwiseCombination,
+    StackedLinear,
+)
+from deltacell.models.hetero_cell.gin import GinFunction, GinMessage, gin_message
+from deltacell.models.hetero_cell.precision import in_precision_of
+from deltacell.propagate.hop import (
+    GENE,
+    METABOLITE,
+    REACTION,
+    Aggregate,
+    Hop,
+    HopShape,
+    Message,
+    MessageShape,
+)
+from deltacell.propagate.parallel.chunks import Rows
+from deltacell.propagate.product import SparseMatrix, kept_with
 
 
 class GeneLayer(nn.Module):
     """``x' = combine over relations of m_r``, plus x with a residual.
 
-    The message of a relation is ``m_r = act(norm(MLP_r((1 + eps_r) x + a_r)))``, see `gin_message`,
+    The message of a relation is ``m_r = act(norm(MLP_r((1 + eps_r) x + a_r)))``, see `GinMessage`,
     with a_r the aggregate over the relation and eps_r learned, starting at 0. The MLP has
     activations between its linear layers, and each gene's vector is normalised by itself. Relations
     do not share weights.
@@ -53,7 +59,9 @@ class GeneLayer(nn.Module):
     ) -> None:
         super().__init__()
         check_choice("combination", combine, COMBINATIONS)
-        self.name, self.residual, self.dropout = name, residual, dropout
+        self.name = name
+        self.residual = residual
+        self.dropout = dropout
         self.eps = nn.Parameter(torch.zeros(relations))
         self.linears = nn.ModuleList(
             StackedLinear(relations, hidden, hidden) for _ in range(gin_layers)
@@ -66,7 +74,17 @@ class GeneLayer(nn.Module):
             self.combine = AttentionCombination(relations, hidden)
         elif combine == "pairwise":
             self.combine = PairwiseCombination(relations, hidden)
-        self._message = gin_message
+        self._function: GinFunction = gin_message
+
+    def shape(self, aggregates: Sequence[Aggregate]) -> HopShape:
+        """Return what the layer reads, with an aggregate for each relation."""
+        n_weights = sum(p.numel() for p in self._stacked_parameters()) // len(self.eps)
+        messages = tuple(MessageShape((aggregate,), n_weights) for aggregate in aggregates)
+        if self.combine is not None:
+            n_of_combination = sum(p.numel() for p in self.combine.parameters())
+            n_weights = len(messages) * n_weights + n_of_combination
+            messages = (MessageShape(tuple(aggregates), n_weights),)
+        return HopShape(GENE, messages, self.norm_bias.shape[1], self.residual)
 
     def draw(self, x: Tensor) -> Tensor | None:
         """Draw the dropout of this step's messages, for all mutants; None without dropout."""
@@ -75,59 +93,74 @@ class GeneLayer(nn.Module):
         kept = x.new_empty(len(self.eps), *x.shape)
         return kept.bernoulli_(1 - self.dropout).div_(1 - self.dropout)
 
-    def hop(self, aggregates: Sequence[Aggregate], kept: Tensor | None = None) -> Hop:
+    def hop(self, shape: HopShape, kept: Tensor | None = None) -> Hop:
         """Return the layer as a hop, with the dropout from `draw`."""
-        factors = [None] * len(aggregates) if kept is None else kept
-        each = zip(aggregates, self._of_relations(), factors, strict=True)
-        messages = tuple(self._message_of(*one) for one in each)
+        parameters = self.parameters_by_relation()
+        messages: tuple[Message, ...] = tuple(
+            GinMessage(
+                aggregates=(aggregate,),
+                parameters=parameters[relation],
+                kept=None if kept is None else kept[relation],
+                factor=self.factor,
+                function=self._function,
+            )
+            for relation, aggregate in enumerate(shape.aggregates)
+        )
         if self.combine is not None:
-            messages = (self._combined(self.combine, messages),)
-        around = partial(named_range, self.name)
-        return Hop(GENE, messages, self.norm_bias.shape[1], self.residual, around)
+            messages = (CombinedMessage.of(messages, self.combine, f"{self.name}.combination"),)
+        return Hop(shape, messages, partial(named_range, self.name))
 
     def compile_row_wise(self, **options: Any) -> None:
-        self._message = torch.compile(gin_message, **options)
+        """Compile the messages and their combination."""
+        self._function = torch.compile(gin_message, **options)
         if self.combine is not None:
             self.combine.compile(**options)
 
-    def _of_relations(self) -> list[tuple[Tensor, ...]]:
+    def parameters_by_relation(self) -> list[tuple[Tensor, ...]]:
+        """Return the parameters of each relation, in the order of `gin_message`."""
+        unbound = [parameter.unbind(0) for parameter in self._stacked_parameters()]
+        return list(zip(*unbound, strict=True))
+
+    def _stacked_parameters(self) -> list[Tensor]:
         stacked: list[Tensor] = [self.eps, self.norm_weight, self.norm_bias]
-        for linear in cast(Iterable[StackedLinear], self.linears):
-            stacked += [linear.weight, linear.bias]
-        return list(zip(*(p.unbind(0) for p in stacked), strict=True))
+        for linear in self.linears:
+            stacked.append(cast(StackedLinear, linear).weight)
+            stacked.append(cast(StackedLinear, linear).bias)
+        return stacked
 
-    def _message_of(
-        self,
-        a: Aggregate,
-        parameters: tuple[Tensor, ...],
-        kept: Tensor | None,
-    ) -> Message:
-        make, factor = self._message, self.factor
 
-        def weighted(x: Tensor, rows: Rows) -> Tensor:
-            if kept is not None:
-                x = x * (kept[rows] if isinstance(rows, slice) else kept.index_select(0, rows))
-            return x if factor == 1 else x * factor
+@dataclass(frozen=True, eq=False)
+class CombinedMessage(Message):
+    """The combination of the messages of all relations."""
 
-        def message(vectors: Tensor, received: Tensor, rows: Rows) -> Tensor:
-            return weighted(make(vectors, received, parameters), rows)
+    aggregates: tuple[Aggregate, ...]
+    parameters: tuple[Tensor, ...]
+    messages: tuple[Message, ...]
+    combine: nn.Module
+    name: str  # in profiles
 
-        def gradients(vectors: Tensor, received: Tensor, rows: Rows, by: Tensor) -> Gradients:
-            return gin_message_gradients(vectors, received, parameters, weighted(by, rows))
+    @classmethod
+    def of(cls, messages: tuple[Message, ...], combine: nn.Module, name: str) -> CombinedMessage:
+        """Return the combination of some messages, each over one aggregate."""
+        aggregates = chain.from_iterable(message.aggregates for message in messages)
+        parameters = chain.from_iterable(message.parameters for message in messages)
+        return cls(
+            tuple(aggregates),
+            (*parameters, *combine.parameters()),
+            messages,
+            combine,
+            name,
+        )
 
-        return Message((a,), message, parameters, gradients)
-
-    def _combined(self, combine: nn.Module, messages: Sequence[Message]) -> Message:
-        def combined(vectors: Tensor, *others: Any) -> Tensor:
-            *received, rows = others
-            each = zip(messages, received, strict=True)
-            made = torch.stack([m.function(vectors, a, rows) for m, a in each])
-            with named_range(f"{self.name}.combination"):
-                new: Tensor = in_precision_of(combine, made)
-            return new
-
-        parameters = (*(p for m in messages for p in m.parameters), *combine.parameters())
-        return Message(tuple(a for m in messages for a in m.aggregates), combined, parameters)
+    def forward(self, rows: Rows, vectors: Tensor, received: Sequence[Tensor]) -> Tensor:
+        """Return the combined messages [m, hidden] to some genes."""
+        messages = [
+            message.forward(rows, vectors, [aggregate])
+            for message, aggregate in zip(self.messages, received, strict=True)
+        ]
+        with named_range(self.name):
+            combined: Tensor = in_precision_of(self.combine, torch.stack(messages))
+        return combined
 
 
 class MetabolicEdges(NamedTuple):
@@ -141,6 +174,7 @@ class MetabolicEdges(NamedTuple):
     @staticmethod
     @kept_with
     def of(metabolism: Metabolism) -> MetabolicEdges:
+        """Return the aggregates of a metabolism; always the same object."""
         reaction, gene = metabolism.rule_genes
         n = metabolism.n_reactions
         rules = coo_array((np.ones(len(gene)), (reaction, gene)), (n, metabolism.n_genes)).tocsr()
@@ -177,199 +211,57 @@ class MetabolicLayer(nn.Module):
         self.metabolite = nn.Sequential(nn.Linear(2 * hidden, hidden), nn.LayerNorm(hidden))
         self.gene = nn.Linear(hidden, hidden)
 
-    def hops(self, edges: MetabolicEdges, *, last: bool) -> tuple[Hop, ...]:
-        """Return the layer as hops; the last layer does not update the metabolites."""
-
-        def mixed(module: nn.Module, vectors: Tensor, *others: Any) -> Tensor:
-            return functional.gelu(module(torch.cat([vectors, *others[:-1]], -1)))
-
-        def hop(kind: str, aggregates: tuple[Aggregate, ...], module: nn.Module, how: Any) -> Hop:
-            message = Message(aggregates, partial(how, module), tuple(module.parameters()))
-            return Hop(kind, (message,), width, kind == GENE, partial(named_range, self.name))
-
+    def shapes(self, edges: MetabolicEdges, *, last: bool) -> tuple[HopShape, ...]:
+        """Return what the layer reads; the last layer does not update the metabolites."""
         width = self.gene.out_features
-        of_reaction = edges.genes_of_reaction, edges.metabolites_of_reaction
-        hops = (
-            hop(REACTION, of_reaction, self.reaction, mixed),
-            hop(METABOLITE, (edges.reactions_of_metabolite,), self.metabolite, mixed),
-            hop(GENE, (edges.reactions_of_gene,), self.gene, lambda module, _, a, rows: module(a)),
+        of_reactions = (edges.genes_of_reaction, edges.metabolites_of_reaction)
+        reactions = _message_shape(of_reactions, self.reaction)
+        metabolites = _message_shape((edges.reactions_of_metabolite,), self.metabolite)
+        genes = _message_shape((edges.reactions_of_gene,), self.gene)
+        shapes = (
+            HopShape(REACTION, (reactions,), width),
+            HopShape(METABOLITE, (metabolites,), width),
+            HopShape(GENE, (genes,), width, residual=True),
         )
-        return hops[::2] if last else hops
+        return shapes[::2] if last else shapes
+
+    def hops(self, shapes: Sequence[HopShape]) -> tuple[Hop, ...]:
+        """Return the layer as hops of the shapes that `shapes` returns."""
+        around = partial(named_range, self.name)
+        return tuple(Hop(shape, (self._message(shape),), around) for shape in shapes)
+
+    def _message(self, shape: HopShape) -> Message:
+        if shape.target == GENE:
+            return LinearMessage(shape.aggregates, tuple(self.gene.parameters()), self.gene)
+        module = self.reaction if shape.target == REACTION else self.metabolite
+        return MixedMessage(shape.aggregates, tuple(module.parameters()), module)
 
 
-def in_precision_of(module: nn.Module, x: Tensor) -> Any:
-    """Return ``module(x)`` in float64 if x is, and otherwise in the precision of the module."""
-    own = next(module.parameters()).dtype
-    if x.dtype != torch.float64 or own == torch.float64:
-        return module(x.to(own))
-    # The module itself must not change for a moment: other threads are using it.
-    weights: dict[int, Any] = {id(p): p.double() for p in module.parameters()}
-    return copy.deepcopy(module, weights)(x)
+def _message_shape(aggregates: tuple[Aggregate, ...], module: nn.Module) -> MessageShape:
+    return MessageShape(aggregates, sum(p.numel() for p in module.parameters()))
 
 
-EPS = 1e-5  # added to a variance before its root is taken
+@dataclass(frozen=True, eq=False)
+class MixedMessage(Message):
+    """``act(module([x ; a ; ...]))`` of a node's old vector x and its aggregates."""
+
+    aggregates: tuple[Aggregate, ...]
+    parameters: tuple[Tensor, ...]
+    module: nn.Module
+
+    def forward(self, rows: Rows, vectors: Tensor, received: Sequence[Tensor]) -> Tensor:
+        """Return the messages [m, hidden] to some nodes."""
+        return functional.gelu(self.module(torch.cat([vectors, *received], -1)))
 
 
-def gin_message(x: Tensor, received: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-    """Return the message of one relation, [m, hidden], in fp32 or better; see `GeneLayer`.
+@dataclass(frozen=True, eq=False)
+class LinearMessage(Message):
+    """``module(a)`` of a node's one aggregate."""
 
-    The parameters are eps, the norm's weight and bias, and weight [in, out] and bias of each
-    linear layer.
-    """
-    if x.dtype == torch.float64:
-        parameters = [p.double() for p in parameters]
-    eps, norm_weight, norm_bias, *linears = parameters
-    h = torch.addmm(linears[1], torch.addcmul(received, 1 + eps, x), linears[0])
-    for weight, bias in zip(linears[2::2], linears[3::2], strict=True):
-        h = torch.addmm(bias, functional.gelu(h), weight)
-    h = h.to(torch.promote_types(h.dtype, torch.float32))
-    return functional.gelu(functional.layer_norm(h, h.shape[-1:], norm_weight, norm_bias, EPS))
+    aggregates: tuple[Aggregate, ...]
+    parameters: tuple[Tensor, ...]
+    module: nn.Module
 
-
-@torch.no_grad()
-def gin_message_gradients(
-    x: Tensor,
-    received: Tensor,
-    parameters: Sequence[Tensor],
-    by_message: Tensor,
-) -> Gradients:
-    """Return the gradients of x, received and the parameters from that of the `gin_message`.
-
-    The message is recomputed. Most of a training step is spent here; with buffers that stay in
-    cache, it takes three quarters of the time of automatic differentiation.
-    """
-    mixed = not x.dtype == received.dtype == parameters[0].dtype
-    if mixed or torch.is_autocast_enabled(x.device.type):
-        with torch.enable_grad():
-            x, received = x.detach().requires_grad_(), received.detach().requires_grad_()
-            message = gin_message(x, received, parameters)
-        return gradients_of([message], [x, received, *parameters], [by_message])
-    act, derivative = torch.ops.aten.gelu.out, torch.ops.aten.gelu_backward.grad_input
-    eps, norm_weight, norm_bias, *linears = parameters
-    weights, biases = linears[::2], linears[1::2]
-    n = len(weights)
-    # The inputs and the outputs of each linear layer.
-    before, after = x.new_empty(2, n, *x.shape).unbind()
-    torch.addcmul(received, 1 + eps, x, out=before[0])
-    torch.addmm(biases[0], before[0], weights[0], out=after[0])
-    for i in range(1, n):
-        act(after[i - 1], out=before[i])
-        torch.addmm(biases[i], before[i], weights[i], out=after[i])
-    width = [x.shape[1]]
-    normed, mean, rstd = torch.native_layer_norm(after[-1], width, norm_weight, norm_bias, EPS)
-    by_normed = derivative(by_message, normed, grad_input=normed)
-    h, by_norm_weight, by_norm_bias = torch.ops.aten.native_layer_norm_backward(
-        by_normed,
-        after[-1],
-        width,
-        mean,
-        rstd,
-        norm_weight,
-        norm_bias,
-        [True] * 3,
-    )
-    by_linears: list[Tensor] = []
-    for i in reversed(range(n)):
-        by_linears = [before[i].t() @ h, h.sum(0), *by_linears]
-        if i:
-            torch.mm(h, weights[i].t(), out=after[i])
-            h = derivative(after[i], after[i - 1], grad_input=after[i])
-    by_received = torch.mm(h, weights[0].t())
-    by_x = torch.addcmul(by_received, eps, by_received)
-    by_eps = torch.dot(by_received.flatten(), x.flatten())
-    return [by_x, by_received, by_eps, by_norm_weight, by_norm_bias, *by_linears]
-
-
-NARROW = 32  # the hidden width of each pair's MLP and of the scorer
-
-
-class AttentionCombination(nn.Module):
-    """``x = mean_r attention(m + e)_r`` of a gene's messages [r, m, hidden], with a learned e_r."""
-
-    def __init__(self, relations: int, hidden: int, heads: int = 4) -> None:
-        super().__init__()
-        check_heads(heads, hidden)
-        self.heads = heads
-        self.relation = nn.Parameter(torch.empty(relations, 1, hidden).normal_(std=0.02))
-        self.query_key_value = nn.Linear(hidden, 3 * hidden)
-        self.out = nn.Linear(hidden, hidden)
-
-    def forward(self, messages: Tensor) -> Tensor:
-        r, m, hidden = messages.shape
-        projected = self.query_key_value(messages + self.relation)
-        by_head = projected.view(r, m, 3, self.heads, hidden // self.heads)
-        attended = functional.scaled_dot_product_attention(*by_head.permute(2, 1, 3, 0, 4))
-        # The last layer is linear, so it can be applied to the mean.
-        return self.out(attended.mean(2).reshape(m, hidden))  # type: ignore[no-any-return]
-
-
-class PairwiseCombination(nn.Module):
-    r"""A softmax-weighted sum, gene by gene, of one option for each pair of relations.
-
-    Each of the ``r (r + 1) / 2`` unordered pairs of relations with repetition has an option
-    ``o_ab = B_ab act(A_ab [m_a ; m_b])`` with a separate MLP, Linear(2 hidden, 32), act,
-    Linear(32, hidden); the plain mean is one further option. A scorer Linear(hidden, 32), act,
-    Linear(32, 1) is shared by all options, and ``x = norm(sum_o softmax(score)_o o)``.
-
-    For speed, ``A [m_a ; m_b] = A' m_a + A'' m_b`` is computed without concatenation, in one
-    batched product that projects each relation for its ``r + 1`` places in pairs. The scorer's
-    first layer is applied to B_ab, and the weighted sum is taken before B_ab.
-    """
-
-    def __init__(self, relations: int, hidden: int) -> None:
-        super().__init__()
-        self.pairs = tuple(combinations_with_replacement(range(relations), 2))
-        n_pairs, n_places, n_in = len(self.pairs), relations + 1, 2 * hidden
-        self.project = nn.Parameter(
-            default_uniform(relations, hidden, n_places * NARROW, n_in=n_in),
-        )
-        self.project_bias = nn.Parameter(default_uniform(n_pairs, 1, NARROW, n_in=n_in))
-        self.expand = StackedLinear(n_pairs, NARROW, hidden)
-        self.score = nn.Linear(hidden, NARROW)
-        self.score_out = nn.Linear(NARROW, 1)
-        self.norm = nn.LayerNorm(hidden)
-        # The places of relation a: first the pairs with it on the left, then on the right.
-        left = [a * n_places + (b - a) for a, b in self.pairs]
-        right = [b * n_places + (relations - b + a) for a, b in self.pairs]
-        self.places = nn.Buffer(torch.tensor(left + right), persistent=False)
-
-    def forward(self, messages: Tensor) -> Tensor:
-        r, m, _ = messages.shape
-        n_pairs = len(self.pairs)
-        projected = torch.bmm(messages, self.project).view(r, m, r + 1, NARROW)
-        by_place = projected.transpose(1, 2).reshape(r * (r + 1), m, NARROW)
-        left, right = by_place.index_select(0, self.places).view(2, n_pairs, m, NARROW)
-        narrow = functional.gelu(left + right + self.project_bias)
-        mean = messages.mean(0)
-        chosen = self._scores(narrow, mean).softmax(0)
-        of_pairs, of_mean = chosen[:n_pairs], chosen[n_pairs]
-        weighted = (of_pairs.unsqueeze(-1) * narrow).transpose(0, 1).reshape(m, -1)
-        total = torch.addmm(
-            of_pairs.t() @ self.expand.bias,
-            weighted,
-            self.expand.weight.flatten(0, 1),
-        )
-        return self.norm(total + of_mean.unsqueeze(-1) * mean)  # type: ignore[no-any-return]
-
-    def _scores(self, narrow: Tensor, mean: Tensor) -> Tensor:
-        """Return the score of each option for each gene, [n_pairs + 1, m], fp32 or better."""
-        weight = self.expand.weight @ self.score.weight.t()
-        bias = functional.linear(self.expand.bias, self.score.weight, self.score.bias)
-        of_pairs = torch.baddbmm(bias.unsqueeze(1), narrow, weight)
-        of_mean = self.score(mean).unsqueeze(0)
-        found = self.score_out(functional.gelu(torch.cat([of_pairs, of_mean]))).squeeze(-1)
-        return found.to(torch.promote_types(found.dtype, torch.float32))  # type: ignore[no-any-return]
-
-
-class StackedLinear(nn.Module):
-    """The weights of k linear layers of one size, initialised like `torch.nn.Linear`."""
-
-    def __init__(self, k: int, n_in: int, n_out: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(default_uniform(k, n_in, n_out, n_in=n_in))
-        self.bias = nn.Parameter(default_uniform(k, n_out, n_in=n_in))
-
-
-def default_uniform(*shape: int, n_in: int) -> Tensor:
-    bound = 1 / math.sqrt(n_in)
-    return torch.empty(*shape).uniform_(-bound, bound)
+    def forward(self, rows: Rows, vectors: Tensor, received: Sequence[Tensor]) -> Tensor:
+        """Return the messages [m, hidden] to some nodes."""
+        return self.module(received[0])  # type: ignore[no-any-return]

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Collection, Sequence
-from dataclasses import replace
-from typing import Any, cast
+import weakref
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, cast
 
-import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
-from torch.nn import functional
 
-from deltacell.base.arrays import Ints
 from deltacell.base.errors import InputError
-from deltacell.cell import Cell
+from deltacell.cell import Cell, Metabolism
 from deltacell.models.base import (
     check_cell,
     check_choice,
@@ -26,31 +22,55 @@ from deltacell.models.base import (
 )
 from deltacell.models.gene_vectors import GeneEncoder
 from deltacell.models.hetero_cell.gates import HeteroCellGates
-from deltacell.models.hetero_cell.layers import (
-    EncodedCell,
-    GeneLayer,
-    MetabolicEdges,
-    MetabolicLayer,
-    in_precision_of,
-)
+from deltacell.models.hetero_cell.heads import GlobalHead, Pooling
+from deltacell.models.hetero_cell.layers import GeneLayer, MetabolicEdges, MetabolicLayer
+from deltacell.models.hetero_cell.matched import matched_genes
+from deltacell.models.hetero_cell.prepared import PreparedMutants
 from deltacell.models.hetero_cell.scorer import HeteroCellScorer
 from deltacell.models.hyper_sagnn import HyperSAGNN
 from deltacell.models.interface import GatedScore, LabelledSets, Model, Prediction, TargetScale
 from deltacell.profile.record import Messages
-from deltacell.propagate.auto import Auto, strategy
-from deltacell.propagate.base import Deleted, DeletedNodes, Propagation
-from deltacell.propagate.hop import GENE, METABOLITE, REACTION, Aggregate, Hop
-from deltacell.propagate.pool import Terms
+from deltacell.propagate.choose import AUTO, Auto, Chosen, strategy
+from deltacell.propagate.deleted import Deleted, DeletedNodes
+from deltacell.propagate.hop import GENE, METABOLITE, REACTION, Aggregate, Hop, HopShape, State
 from deltacell.propagate.product import SparseMatrix
-from deltacell.propagate.workers import Rows
+from deltacell.propagate.strategy import AnyStrategy, Plan, WildType
 from deltacell.screen import Genotypes
 
 OUTPUTS = ("mean", "gate", "global")  # the mean or a gated mean of both heads, or the global head
 AGGREGATIONS = ("sum", "mean")  # over the living neighbours
 MUTANTS = ("true", "matched", "none")  # delete the genotype's genes, `matched_genes`, or nothing
-Z_NORMS = ("scale", "norm", "none")
-MATCHED_AMONG = 32  # block size of `matched_genes`
-EPISTASIS = 1000.0  # the rough ratio of z to epistasis
+
+
+class LayerShapes(NamedTuple):
+    """What a layer reads in a cell."""
+
+    genes: HopShape
+    metabolism: tuple[HopShape, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class CellShapes:
+    """What all layers read in one cell."""
+
+    cell: weakref.ref[Cell]
+    layers: tuple[LayerShapes, ...]
+
+    @property
+    def hops(self) -> list[HopShape]:
+        """The shapes of all hops, in order."""
+        hops: list[HopShape] = []
+        for layer in self.layers:
+            hops.append(layer.genes)
+            hops.extend(layer.metabolism)
+        return hops
+
+
+class EncodedCell(NamedTuple):
+    """The hops of message passing, and the wild type after each."""
+
+    hops: list[Hop]
+    wild_type: WildType
 
 
 class HeteroCell(Model):
@@ -91,7 +111,7 @@ class HeteroCell(Model):
         mutant_layers: int | None = None,
         epistasis: bool = False,
         mutants: str = "true",
-        propagation: str | Propagation = "auto",
+        propagation: str | AnyStrategy | Auto = AUTO,
     ) -> None:
         super().__init__()
         check_choice("output", output, OUTPUTS)
@@ -109,49 +129,78 @@ class HeteroCell(Model):
             raise InputError(what, code="no-mutants")
         self.n_genes = cell.n_genes
         self.relations = checked_relations(cell, cell.relations if relations is None else relations)
-        self.aggregation, self.mutants, self.epistasis = aggregation, mutants, epistasis
-        self.propagation: Propagation = (
+        self.aggregation = aggregation
+        self.mutants = mutants
+        self.epistasis = epistasis
+        self.propagation: AnyStrategy | Auto = (
             strategy(propagation) if isinstance(propagation, str) else propagation
         )
+        self._chosen: Chosen | None = None
+        self._shapes: CellShapes | None = None
         self.encoder = GeneEncoder(cell, features, hidden, dropout)
-        options = (gin_layers, combine, residual, dropout)
         self.layers = nn.ModuleList(
-            GeneLayer(f"hetero_cell.layer{i}", len(self.relations), hidden, *options)
-            for i in range(1, layers + 1)
+            GeneLayer(
+                f"hetero_cell.layer{number}",
+                len(self.relations),
+                hidden,
+                gin_layers,
+                combine,
+                residual,
+                dropout,
+            )
+            for number in range(1, layers + 1)
         )
-        self.reactions = self.metabolites = None
+        self.reactions: nn.Parameter | None = None
+        self.metabolites: nn.Parameter | None = None
         self.metabolic_layers = nn.ModuleList()
         if metabolism:
-            if cell.metabolism is None:
-                what = "metabolism=True, but the cell has no metabolism"
-                raise InputError(what, code="no-metabolism")
-            sizes = cell.metabolism.n_reactions, cell.metabolism.n_metabolites
-            self.reactions, self.metabolites = (
-                nn.Parameter(torch.empty(n, hidden).normal_(std=0.02)) for n in sizes
-            )
-            self.metabolic_layers.extend(
-                MetabolicLayer(f"hetero_cell.metabolism{i}", hidden) for i in range(1, layers + 1)
-            )
+            self._add_metabolism(_metabolism_of(cell), hidden, layers)
         self.pooling = Pooling(hidden)
-        read = epistasis and not metabolism, epistasis and metabolism
-        self.global_head = GlobalHead(cell.n_genes, hidden, z_norm, *read)
-        instead = matched_genes(cell, self.relations) if mutants == "matched" else np.empty(0, int)
-        self.instead = nn.Buffer(torch.from_numpy(instead), persistent=False)
-        self.local_head = None
+        self.global_head = GlobalHead(
+            cell.n_genes,
+            hidden,
+            z_norm,
+            epistasis=epistasis and not metabolism,
+            lost=epistasis and metabolism,
+        )
+        # For the host, so it is no buffer, which would follow the model to a device.
+        self.instead: Tensor | None = None
+        if mutants == "matched":
+            self.instead = torch.from_numpy(matched_genes(cell, self.relations))
+        self.local_head: HyperSAGNN | None = None
         if output != "global":
             self.local_head = HyperSAGNN(hidden, local_heads, local_layers, largest=largest)
-        self.gate = None
+        self.gate: nn.Module | None = None
         if output == "gate":
             self.gate = nn.Sequential(nn.Linear(2, hidden), nn.GELU(), nn.Linear(hidden, 2))
 
+    def _add_metabolism(self, metabolism: Metabolism, hidden: int, layers: int) -> None:
+        self.reactions = _embedding(metabolism.n_reactions, hidden)
+        self.metabolites = _embedding(metabolism.n_metabolites, hidden)
+        self.metabolic_layers.extend(
+            MetabolicLayer(f"hetero_cell.metabolism{i}", hidden) for i in range(1, layers + 1)
+        )
+
     def begin(self, cell: Cell, training: LabelledSets) -> None:
         """Let the propagation `auto` make its choice, which the record of a run keeps."""
-        self.prepare(cell, Genotypes.of([]))
+        self.strategy_for(cell)
+
+    def strategy_for(self, cell: Cell) -> AnyStrategy:
+        """Return the strategy of the run, which `auto` chooses at the first call.
+
+        It chooses again if the model has moved to a device of another kind since.
+        """
+        request = self.propagation
+        if not isinstance(request, Auto):
+            return request
+        if self._chosen is None or not self._chosen.is_for(request, self._device):
+            self._chosen = request.choose(self.mutant_shapes(cell), self._device)
+        return self._chosen.strategy
 
     def forward(
         self,
         cell: Cell,
-        genotypes: Genotypes | Deleted,
+        genotypes: Genotypes | PreparedMutants,
         *,
         wanted: Collection[str] = (),
     ) -> Prediction:
@@ -165,7 +214,12 @@ class HeteroCell(Model):
         return self.score(cell, self.encode(cell), genotypes)
 
     def messages(self) -> Messages | None:
-        return Messages.wild_type if self.mutants == "none" else self.propagation.messages()
+        """Return on what messages are passed; None before `auto` has chosen."""
+        if self.mutants == "none":
+            return Messages.wild_type
+        if isinstance(self.propagation, Auto):
+            return None if self._chosen is None else self._chosen.strategy.passes
+        return self.propagation.passes
 
     def encode(self, cell: Cell) -> EncodedCell:
         """Draw the dropout and return the wild type, which `score` needs."""
@@ -173,9 +227,12 @@ class HeteroCell(Model):
         with named_range("hetero_cell.encoder"):
             state = self.first_state(cell)
             kept = [layer.draw(state[GENE]) for layer in self._gene_layers]
-        hops = self.hops(cell, kept)
+        return self.encoded(cell, self.hops(cell, kept), state)
+
+    def encoded(self, cell: Cell, hops: list[Hop], state: State) -> EncodedCell:
+        """Return the wild type from the vectors before the first of these hops."""
         with named_range("hetero_cell.wild_type"):
-            return EncodedCell(hops, self.propagation.wild_type(hops, state))
+            return EncodedCell(hops, self.strategy_for(cell).wild_type(hops, state))
 
     def first_state(self, cell: Cell) -> dict[str, Tensor]:
         """Return the vectors before the first layer by kind of node, [nodes, hidden] each."""
@@ -184,74 +241,130 @@ class HeteroCell(Model):
             state |= {REACTION: self.reactions, METABOLITE: self.metabolites}
         return state
 
-    def score(self, cell: Cell, encoded: EncodedCell, genotypes: Genotypes | Deleted) -> Prediction:
+    def score(
+        self,
+        cell: Cell,
+        encoded: EncodedCell,
+        genotypes: Genotypes | PreparedMutants,
+    ) -> Prediction:
         """Return the result of `forward` for an encoded wild type."""
-        # Genotypes that were prepared for another model, cell or strategy are prepared again.
-        if isinstance(genotypes, Deleted) and genotypes.made_for != self._made_for(cell):
-            genotypes = genotypes.genotypes
-        if isinstance(genotypes, Genotypes):
-            genotypes = self.prepare(cell, genotypes)
-        deleted = genotypes.to(self.encoder.embedding.device, non_blocking=True)
+        prepared = self._prepared(cell, genotypes).to(self._device, non_blocking=True)
         genes = encoded.wild_type.last[GENE]
         intermediate = {"genes": genes}
         scores = []
-        if self.mutants != "none":
-            scores.append(self._global_score(encoded, deleted, intermediate))
+        if prepared.plan is not None:
+            scores.append(self._global_score(encoded, prepared, prepared.plan, intermediate))
         if self.local_head is not None:
             with named_range("hetero_cell.local_head"):
-                scores.append(self.local_head(genes, deleted.genotypes))
+                scores.append(self.local_head(genes, prepared.genotypes))
             intermediate["local"] = scores[-1]
         both = torch.stack(scores, -1)
         if self.gate is None:
             return Prediction(both.mean(-1), intermediate)
         with named_range("hetero_cell.gate"):
-            weights = intermediate["gate"] = self.gate(both).softmax(-1).to(both.dtype)
+            weights = self.gate(both).softmax(-1).to(both.dtype)
+            intermediate["gate"] = weights
             return Prediction((weights * both).sum(-1), intermediate)
 
-    def prepare(self, cell: Cell, genotypes: Genotypes) -> Deleted:
+    def _prepared(self, cell: Cell, genotypes: Genotypes | PreparedMutants) -> PreparedMutants:
+        """Return genotypes prepared for this model, cell and strategy."""
+        if isinstance(genotypes, Genotypes):
+            return self.prepare(cell, genotypes)
+        if genotypes.is_for(self, cell, self.strategy_for(cell)):
+            return genotypes
+        return self.prepare(cell, genotypes.genotypes)
+
+    def prepare(self, cell: Cell, genotypes: Genotypes) -> PreparedMutants:
         """Do the host's part of a step; the loader's thread can do it ahead."""
         self.check(cell)
+        strategy = self.strategy_for(cell)
         metabolism = cell.metabolism if self.reactions is not None else None
-        instead = self.instead.cpu() if self.mutants == "matched" else None
-        found = Deleted.of(cell, genotypes, metabolism=metabolism is not None, instead=instead)
-        if self.mutants != "none":
-            found = replace(found, epistasis=self.epistasis and metabolism is None)
-            if self.epistasis and metabolism is not None:
-                together = DeletedNodes.of(*metabolism.lost_together(found.lost))
-                found = replace(found, together=together)
-            found = self.propagation.prepare(self.mutant_hops(cell), found)
-        return replace(found, made_for=self._made_for(cell))
+        deleted = Deleted.of(
+            cell,
+            genotypes,
+            metabolism=metabolism is not None,
+            instead=self.instead,
+        )
+        if self.mutants == "none":
+            return PreparedMutants(self, cell, strategy, deleted)
+        lost_together = None
+        if self.epistasis and metabolism is not None:
+            lost_together = DeletedNodes.of(*metabolism.lost_together(deleted.genes))
+        plan = strategy.plan(
+            self.mutant_shapes(cell),
+            deleted,
+            self._device,
+            dtype=torch.promote_types(self.encoder.embedding.dtype, torch.float32),
+            epistasis=self.epistasis and metabolism is None,
+        )
+        return PreparedMutants(self, cell, strategy, deleted, plan, lost_together)
 
-    def hops(self, cell: Cell, kept: Sequence[Tensor | None] | None = None) -> list[Hop]:
-        """Return message passing as hops, with the dropout of each layer, if any."""
+    def cell_shapes(self, cell: Cell) -> CellShapes:
+        """Return what the layers read in a cell; made once per cell."""
+        if self._shapes is None or self._shapes.cell() is not cell:
+            self._shapes = CellShapes(weakref.ref(cell), tuple(self._layer_shapes(cell)))
+        return self._shapes
+
+    def _layer_shapes(self, cell: Cell) -> Iterator[LayerShapes]:
         mean = self.aggregation == "mean"
         aggregates = [
             Aggregate(GENE, SparseMatrix.of(cell.relation(name)), mean) for name in self.relations
         ]
+        edges = None
+        if self.reactions is not None:
+            edges = MetabolicEdges.of(_metabolism_of(cell))
+        for number, layer in enumerate(self._gene_layers, start=1):
+            metabolism: tuple[HopShape, ...] = ()
+            if edges is not None:
+                metabolic = cast(MetabolicLayer, self.metabolic_layers[number - 1])
+                metabolism = metabolic.shapes(edges, last=number == len(self.layers))
+            yield LayerShapes(layer.shape(aggregates), metabolism)
+
+    def mutant_shapes(self, cell: Cell) -> list[HopShape]:
+        """Return the shapes of the hops that see the deletion."""
+        return self.cell_shapes(cell).hops[self.first_mutant_hop :]
+
+    def hops(self, cell: Cell, kept: Sequence[Tensor | None] | None = None) -> list[Hop]:
+        """Return message passing as hops, with the dropout of each layer, if any."""
         hops: list[Hop] = []
-        for i, layer in enumerate(self._gene_layers):
-            hops.append(layer.hop(aggregates, None if kept is None else kept[i]))
-            if cell.metabolism is not None and self.reactions is not None:
-                edges = MetabolicEdges.of(cell.metabolism)
+        for i, shapes in enumerate(self.cell_shapes(cell).layers):
+            hops.append(self._gene_layers[i].hop(shapes.genes, None if kept is None else kept[i]))
+            if shapes.metabolism:
                 metabolic = cast(MetabolicLayer, self.metabolic_layers[i])
-                hops.extend(metabolic.hops(edges, last=i == len(self.layers) - 1))
+                hops.extend(metabolic.hops(shapes.metabolism))
         return hops
 
-    def mutant_hops(self, cell: Cell) -> list[Hop]:
-        """Return the hops that see the deletion."""
-        return self.hops(cell)[self._early :]
+    @property
+    def first_mutant_hop(self) -> int:
+        """The number of hops before those that see the deletion."""
+        # Before the last layer, metabolism adds three hops to a layer.
+        hops_of_a_layer = 1 if self.reactions is None else 4
+        return (len(self.layers) - self.mutant_layers) * hops_of_a_layer
 
     def facts(self) -> dict[str, Any]:
-        way = self.propagation
-        chosen: dict[str, Any] = {"name": way.name, "choice": None, "why": "set in the config"}
-        if isinstance(way, Auto):
-            chosen = {"name": "auto", "choice": dict(vars(way)), "why": way.explain()}
+        """Return the strategy of the run, and why it is this one."""
+        request = self.propagation
+        cell = None if self._shapes is None else self._shapes.cell()
+        if cell is not None:
+            # A model begins on the host, and is then moved to the device of the training.
+            self.strategy_for(cell)
+        chosen: dict[str, Any]
+        if not isinstance(request, Auto):
+            chosen = {"name": request.name, "choice": None, "why": "set in the config"}
+        elif self._chosen is None:
+            reason = "The strategy is chosen with the first batch."
+            chosen = {"name": AUTO, "choice": asdict(request), "why": reason}
+        else:
+            choice = {"max_bytes": request.max_bytes, "choice": self._chosen.choice.name}
+            chosen = {"name": AUTO, "choice": choice, "why": str(self._chosen.choice)}
         return {"propagation": chosen}
 
     def scorer(self, cell: Cell, scale: TargetScale) -> HeteroCellScorer:
+        """Return exact scores of gene sets, from a copy of the model."""
         return HeteroCellScorer(copy.deepcopy(self).eval().requires_grad_(False), cell, scale)
 
     def gated(self, cell: Cell, genes: Sequence[int]) -> GatedScore:
+        """Return the score of one genotype as a function of gates, in float64."""
         exact = copy.deepcopy(self).double().eval().requires_grad_(False)
         return HeteroCellGates(exact, cell, genes)
 
@@ -265,11 +378,14 @@ class HeteroCell(Model):
             self.local_head.compile_row_wise(**options)
 
     def check(self, cell: Cell) -> None:
+        """Raise an error if the cell is not of the sizes and names that the model is for."""
         sizes = {"genes": (self.n_genes, cell.n_genes)}
         if self.reactions is not None and self.metabolites is not None:
-            there = cell.metabolism
-            sizes["reactions"] = len(self.reactions), there.n_reactions if there else 0
-            sizes["metabolites"] = len(self.metabolites), there.n_metabolites if there else 0
+            metabolism = cell.metabolism
+            n_reactions = 0 if metabolism is None else metabolism.n_reactions
+            n_metabolites = 0 if metabolism is None else metabolism.n_metabolites
+            sizes["reactions"] = (len(self.reactions), n_reactions)
+            sizes["metabolites"] = (len(self.metabolites), n_metabolites)
         check_cell(**sizes)
         for name in self.relations:
             cell.relation(name)
@@ -280,116 +396,56 @@ class HeteroCell(Model):
         return [cast(GeneLayer, layer) for layer in self.layers]
 
     @property
-    def _early(self) -> int:
-        # Before the last layer, metabolism adds three hops to a layer.
-        hops_of_a_layer = 1 if self.reactions is None else 4
-        return (len(self.layers) - self.mutant_layers) * hops_of_a_layer
-
-    def _made_for(self, cell: Cell) -> list[object]:
-        return [self, cell, self.propagation]
+    def _device(self) -> torch.device:
+        return self.encoder.embedding.device
 
     def _global_score(
         self,
         encoded: EncodedCell,
-        deleted: Deleted,
+        prepared: PreparedMutants,
+        plan: Plan,
         intermediate: dict[str, Tensor],
     ) -> Tensor:
-        hops, wild_type = encoded.hops[self._early :], encoded.wild_type.after(self._early)
+        """Return the scores [b] of the global head, and add what they come from."""
+        hops = encoded.hops[self.first_mutant_hop :]
+        wild_type = encoded.wild_type.after(self.first_mutant_hop)
         with named_range("hetero_cell.mutants"):
-            mutants = self.propagation.mutants(hops, wild_type, deleted, self.pooling)
-        intermediate |= {"pool": mutants.pooled, "z": mutants.z}
-        if deleted.epistasis:
+            mutants = prepared.strategy.mutants(plan, hops, wild_type, self.pooling)
+        intermediate["pool"] = mutants.pooled
+        intermediate["z"] = mutants.z
+        if self.epistasis and self.reactions is None:
             if mutants.epistasis is None:
-                what = f"propagation '{self.propagation.name}' does not compute epistasis"
-                fix = "Set propagation=late, or auto without max_bytes."
-                raise InputError(what, code="not-late", fix=fix)
+                raise InputError(
+                    f"propagation '{prepared.strategy.name}' does not compute epistasis",
+                    code="not-late",
+                    fix="Set model.propagation=late, or auto without model.max_bytes.",
+                )
             intermediate["epistasis"] = mutants.epistasis
-        if deleted.together is not None:
-            together, reactions = deleted.together, encoded.wild_type.last[REACTION]
-            lost = reactions.new_zeros(len(deleted), reactions.shape[1])
-            lost = lost.index_add(0, together.owner, reactions.index_select(0, together.nodes))
+        if prepared.lost_together is not None:
+            reactions = encoded.wild_type.last[REACTION]
+            lost = _sum_of_lost(reactions, prepared.lost_together, len(prepared))
             intermediate["lost"] = lost
         with named_range("hetero_cell.global_head"):
-            read = (intermediate.get(name) for name in ("epistasis", "lost"))
-            intermediate["global"] = self.global_head(mutants.z, *read)
+            intermediate["global"] = self.global_head(
+                mutants.z,
+                intermediate.get("epistasis"),
+                intermediate.get("lost"),
+            )
         return intermediate["global"]
 
 
-def matched_genes(cell: Cell, relations: Sequence[str]) -> Ints:
-    """Return a permutation of the genes that replaces each by one of similar degrees.
-
-    Within blocks of about 32 genes of similar degree, the assignment minimises the differences of
-    the log degrees over all relations. Hubs stay hubs, but get other neighbours.
-    """
-    degrees = np.stack([cell.relation(name).out_degree for name in relations], axis=1)
-    logs = np.log1p(degrees)
-    order = np.argsort(logs.sum(1), kind="stable")
-    instead = np.empty(len(order), dtype=np.int64)
-    for block in np.array_split(order, max(1, len(order) // MATCHED_AMONG)):
-        apart = np.abs(logs[block][:, None] - logs[block][None]).sum(2)
-        np.fill_diagonal(apart, 1e6)
-        instead[block] = block[linear_sum_assignment(apart)[1]]
-    return instead
+def _sum_of_lost(reactions: Tensor, lost: DeletedNodes, n_genotypes: int) -> Tensor:
+    """Return the sum of the vectors of each genotype's lost reactions, [b, hidden]."""
+    total = reactions.new_zeros(n_genotypes, reactions.shape[1])
+    return total.index_add(0, lost.owner, reactions.index_select(0, lost.nodes))
 
 
-class Pooling(nn.Module):
-    """``p = sum_i w_i v_i`` over living genes, w the softmax of gate(x_i), v_i = act(Linear(x_i)).
-
-    The gate is Linear(hidden, hidden / 2), act, Linear(hidden / 2, 1). Gates and values are
-    computed in fp32 or better even inside autocast, because only their tiny differences matter.
-    """
-
-    def __init__(self, hidden: int) -> None:
-        super().__init__()
-        act, half = nn.GELU(), hidden // 2
-        self.gate = nn.Sequential(nn.Linear(hidden, half), act, nn.Linear(half, 1))
-        self.value = nn.Sequential(nn.Linear(hidden, hidden), act)
-
-    def forward(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        return self.gate(vectors).squeeze(-1), self.value(vectors)
-
-    def terms(self, vectors: Tensor, rows: Rows) -> Terms:
-        """Return gates [...] and values [..., hidden] of vectors; ``rows`` is not used."""
-        with named_range("hetero_cell.pooling"), torch.autocast(vectors.device.type, enabled=False):
-            return Terms(*in_precision_of(self, vectors))
+def _metabolism_of(cell: Cell) -> Metabolism:
+    if cell.metabolism is None:
+        what = "metabolism=True, but the cell has no metabolism"
+        raise InputError(what, code="no-metabolism")
+    return cell.metabolism
 
 
-class GlobalHead(nn.Module):
-    """A score from the difference z of the whole cell: Linear(hidden, hidden), act, Linear.
-
-    z is about 1 / n_genes for each deleted gene. With the `z_norm` ``scale`` it is multiplied by a
-    learned number that starts at n_genes; ``norm`` is a LayerNorm of ``n_genes * z``. Epistasis is
-    about a thousand times smaller and varies by orders of magnitude, so the head reads
-    ``asinh(scale * n_genes * epistasis)`` with a learned scale that starts at `EPISTASIS`.
-    """
-
-    def __init__(self, n_genes: int, hidden: int, z_norm: str, epistasis: bool, lost: bool) -> None:
-        super().__init__()
-        check_choice("z_norm", z_norm, Z_NORMS)
-        self.n_genes = n_genes
-        self.norm = nn.LayerNorm(hidden) if z_norm == "norm" else None
-        self.log_scale, self.epistasis_log_scale = (
-            nn.Parameter(torch.tensor(math.log(start))) if wanted else None
-            for start, wanted in ((max(n_genes, 1), z_norm == "scale"), (EPISTASIS, epistasis))
-        )
-        self.inner = nn.Linear((1 + epistasis + lost) * hidden, hidden)
-        self.out = nn.Linear(hidden, 1)
-
-    def forward(
-        self,
-        z: Tensor,
-        epistasis: Tensor | None = None,
-        lost: Tensor | None = None,
-    ) -> Tensor:
-        if self.log_scale is not None:
-            z = z * self.log_scale.exp()
-        if self.norm is not None:
-            z = self.norm(self.n_genes * z)
-        read = [z]
-        if self.epistasis_log_scale is not None and epistasis is not None:
-            scale = self.n_genes * self.epistasis_log_scale.double().exp()
-            read.append((scale * epistasis).asinh().to(z.dtype))
-        if lost is not None:
-            read.append(lost.to(z.dtype))
-        inner = functional.gelu(self.inner(torch.cat(read, -1)))
-        return self.out(inner).squeeze(-1)  # type: ignore[no-any-return]
+def _embedding(n: int, hidden: int) -> nn.Parameter:
+    return nn.Parameter(torch.empty(n, hidden).normal_(std=0.02))

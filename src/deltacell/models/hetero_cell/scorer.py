@@ -11,9 +11,9 @@ from deltacell.base.arrays import Doubles, Ints
 from deltacell.cell import Cell
 from deltacell.models.interface import TargetScale
 from deltacell.models.scoring import Scorer, genotypes_of
-from deltacell.propagate import Delta, Late
-from deltacell.propagate.late import is_late
-from deltacell.propagate.workers import in_any_worker, one_core, workers_for
+from deltacell.propagate.delta import Delta
+from deltacell.propagate.late import Late, is_late
+from deltacell.propagate.parallel.threads import in_any_worker, one_core, workers_for
 
 if TYPE_CHECKING:
     from deltacell.models.hetero_cell.model import HeteroCell
@@ -27,7 +27,7 @@ class HeteroCellScorer(Scorer):
 
     def __init__(self, model: HeteroCell, cell: Cell, scale: TargetScale) -> None:
         # Not the strategy that is measured to be fastest: scores must be reproducible.
-        model.propagation = Late() if is_late(model.mutant_hops(cell)) else Delta(tile=1)
+        model.propagation = Late() if is_late(model.mutant_shapes(cell)) else Delta(tile=1)
         if model.local_head is not None:
             model.local_head.largest = None
         self._model = model
@@ -36,6 +36,7 @@ class HeteroCellScorer(Scorer):
         self._wild_type = model.encode(cell)
 
     def scores(self, sets: Ints) -> Doubles:
+        """Return the scores [m] of gene sets [m, size]."""
         with one_core(2):
             workers = workers_for(torch.device("cpu"), len(sets))
             scores = in_any_worker(self._score, list(sets), workers)

@@ -20,6 +20,7 @@ from deltacell.models.fitted.gene_sets import GeneOrder
 from deltacell.models.fitted.predictor import Part
 from deltacell.models.gene_vectors import chosen_features, feature_vectors
 from deltacell.models.interface import LabelledSets, Model, Prediction
+from deltacell.models.pair_cell.prepared import PreparedSets
 from deltacell.models.pairs.columns import set_folds
 from deltacell.models.pairs.messages import Neighbours
 from deltacell.screen.genotypes import Genotypes
@@ -131,28 +132,31 @@ class PairCell(Model):
             for name, array in found.items():
                 setattr(self, f"{name}{size}", _buffer(array))
 
+    def prepare(self, cell: Cell, genotypes: Genotypes) -> PreparedSets:
+        """Return the sets by size, so that no step waits for a device to know the sizes."""
+        return PreparedSets.of(genotypes)
+
     def forward(
         self,
         cell: Cell,
-        genotypes: Genotypes,
+        genotypes: Genotypes | PreparedSets,
         *,
         wanted: Collection[str] = (),
     ) -> Prediction:
+        """Return the scores [b] of genotypes."""
         check_cell(genes=(self.n_genes, cell.n_genes))
         if not hasattr(self, "effect"):
             fix = "Call begin(cell, LabelledSets(genotypes, targets)) first."
             raise InputError("this PairCell has no measured sets", code="not-fitted", fix=fix)
-        sizes = genotypes.offsets.diff()
-        score = self.effect.new_zeros(len(genotypes))
+        prepared = genotypes if isinstance(genotypes, PreparedSets) else PreparedSets.of(genotypes)
+        prepared = prepared.to(self.effect.device)
+        score = self.effect.new_zeros(len(prepared))
         # Which genes count as measured in this step.
         kept = torch.ones(self.n_genes, dtype=torch.bool, device=self.effect.device)
         if self.training and self.drop_genes and bool(torch.rand(()) < 0.5):
-            kept = (torch.rand(self.n_genes) >= self.drop_genes).to(kept.device)
-        for size in sorted(set(sizes.tolist())):
-            rows = torch.nonzero(sizes == size).squeeze(1)
-            at = genotypes.offsets[:-1][rows, None] + torch.arange(size, device=rows.device)
-            genes = genotypes.genes[at].sort(dim=1).values
-            score = score.index_put((rows,), self._score(genes, kept))
+            kept = torch.rand(self.n_genes, device=kept.device) >= self.drop_genes
+        for sets in prepared.by_size:
+            score = score.index_put((sets.rows,), self._score(sets.genes, kept))
         return Prediction(score)
 
     def compile_parts(self, **options: Any) -> None:
@@ -171,8 +175,10 @@ class PairCell(Model):
             row, found = _look_up(keys, _keys(genes, self.n_genes))
             fold = torch.where(found, folds[row], fold)
             # The sets of the batch do not vote.
-            own[size] = torch.zeros_like(keys, dtype=torch.bool)
-            own[size][row[found]] = True
+            # A set that was not measured marks a place after the last.
+            places = torch.where(found, row, len(keys))
+            marks = torch.zeros(len(keys) + 1, dtype=torch.bool, device=keys.device)
+            own[size] = marks.index_fill(0, places, True)[:-1]
         # Keys use only the fixed inputs of neighbours, so they are the same for all folds.
         key = self.key(self.encoder(functional.pad(self.inputs, (0, 3))))
         context = _Context(fold, kept, own, key.view(-1, self.heads, 8))

@@ -44,8 +44,8 @@ def _propagation(settings: RunSettings) -> Iterator[str]:
 
 def _same_numbers(speed: str, command: str) -> str:
     return (
-        f"propagation: `propagation=auto` computes the same numbers {speed} on the yeast-sized cell"
-        f" with 3 layers and 8 mutants per step, on two cores (`{command}`)."
+        f"propagation: `model.propagation=auto` computes the same numbers {speed} on the "
+        f"yeast-sized cell with 3 layers and 8 mutants per step, on two cores (`{command}`)."
     )
 
 

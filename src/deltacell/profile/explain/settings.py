@@ -12,9 +12,10 @@ from deltacell.profile.record import Messages, RunRecord
 Value = str | int | float | bool | tuple[str, ...] | None  # None if it is not recorded
 
 # Keys of the config that are settings of their own, or do not change the time of a step.
-_NO_OPTIONS = frozenset({"model.name", "model.relations", "loss.name"})
+_NO_OPTIONS = frozenset({"model.name", "model.relations", "model.propagation", "loss.name"})
 _OPTIONS = ("model.", "loss.")
-_OTHER_OPTIONS = ("max_bytes", "data.run_length", "trainer.ema")
+_OTHER_OPTIONS = ("data.run_length", "trainer.ema")
+_FORMER_KEYS = {"max_bytes": "model.max_bytes"}  # in runs that an earlier version saved
 
 
 class SettingKind(StrEnum):
@@ -199,7 +200,8 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _options(config: Mapping[str, Any]) -> dict[str, Value]:
     """Return the options of the model and the loss, and others that change the time of a step."""
     options: dict[str, Value] = {}
-    for key, value in config.items():
+    for written_key, value in config.items():
+        key = _FORMER_KEYS.get(written_key, written_key)
         is_option = key.startswith(_OPTIONS) or key in _OTHER_OPTIONS
         if is_option and key not in _NO_OPTIONS:
             options[key] = _value(value)

@@ -3,14 +3,12 @@ import threading
 import pytest
 import torch
 
-from deltacell.propagate.workers import (
-    ALL,
-    Pieces,
+from deltacell.propagate.parallel.chunks import ALL, Chunks, RowFunction, row_wise
+from deltacell.propagate.parallel.graphs import GraphWork, in_graphs
+from deltacell.propagate.parallel.threads import (
     in_any_worker,
-    in_graphs,
     in_workers,
     one_core,
-    row_wise,
     workers_for,
 )
 
@@ -76,9 +74,22 @@ def test_errors_and_inference_mode_go_along():
         assert found == [mode] * 2
 
 
-@pytest.mark.parametrize("pieces", [Pieces(1), Pieces(4, 2), Pieces(100), Pieces(None, 3)])
+class Rows(RowFunction):
+    """A row-wise function, with its parameters."""
+
+    def __init__(self, function, parameters, backward=None):
+        self.function, self.parameters, self._backward = function, parameters, backward
+
+    def forward(self, rows, inputs):
+        return self.function(*inputs, rows)
+
+    def backward(self, rows, inputs, gradient):
+        return self._backward and self._backward(*inputs, rows, gradient)
+
+
+@pytest.mark.parametrize("chunks", [Chunks(1), Chunks(4, 2), Chunks(100), Chunks(None, 3)])
 @pytest.mark.parametrize("n", [0, 7])
-def test_pieces_change_nothing(pieces, n):
+def test_chunks_change_nothing(chunks, n):
     torch.manual_seed(0)
     x, y = (torch.randn(n, 3, dtype=torch.float64, requires_grad=True) for _ in range(2))
     weight, unused = torch.randn(2, 3, 3, dtype=torch.float64, requires_grad=True).unbind()
@@ -87,10 +98,10 @@ def test_pieces_change_nothing(pieces, n):
     def function(x, y, rows):
         return (x @ weight).tanh() * y * shift[rows], x.sum(1)
 
-    assert sum((part.stop - part.start for part in pieces.of(n)), 0) == n
+    assert sum((part.stop - part.start for part in chunks.slices(n)), 0) == n
     for rows in (ALL, torch.randperm(n)):
         expected = function(x, y, rows)
-        found = row_wise(function, rows, [x, y], [weight, unused], pieces)
+        found = row_wise(Rows(function, [weight, unused]), rows, [x, y], chunks)
         by = [torch.randn_like(one) for one in expected]
         torch.testing.assert_close(list(found), list(expected), rtol=1e-12, atol=1e-12)
         gradients = (torch.autograd.grad(made, [x, y, weight], by) for made in (found, expected))
@@ -106,19 +117,46 @@ def test_nothing_between_is_kept_and_the_backward_has_the_same_autocast():
     def function(x, rows):
         new = x @ weight
         seen.append(new.dtype)
-        return new.float().tanh()
+        return (new.float().tanh(),)
 
     hooks = torch.autograd.graph.saved_tensors_hooks(
         lambda t: (saved.append(t.numel()), t)[1],
         lambda t: t,
     )
     with hooks, torch.autocast("cpu", torch.bfloat16):
-        new = row_wise(function, ALL, [x], [weight], Pieces(100))
+        (new,) = row_wise(Rows(function, [weight]), ALL, [x], Chunks(100))
     assert sum(saved) == x.numel() + weight.numel()
     new.sum().backward()
     assert seen == [torch.bfloat16, torch.bfloat16]
     assert weight.grad is not None
     assert weight.grad.abs().sum() > 0
+
+
+def test_a_gradient_by_hand_is_used_for_inputs_and_parameters():
+    x, weight = torch.randn(2, 5, 1, dtype=torch.float64, requires_grad=True).unbind()
+
+    def function(x, rows):
+        return (x * weight[0],)
+
+    def backward(x, rows, gradient):
+        # Wrong on purpose, by factors that show which gradient it is.
+        return [2 * gradient * weight[0], 3 * (gradient * x).sum(0, keepdim=True)]
+
+    first = weight[:1]
+    (product,) = row_wise(Rows(function, [first], backward), ALL, [x], Chunks(2))
+    by_x, by_first = torch.autograd.grad(product.sum(), [x, first])
+    torch.testing.assert_close(by_x, (2 * weight[0]).expand(5, 1))
+    torch.testing.assert_close(by_first, 3 * x.detach().sum(0, keepdim=True))
+
+
+class Pieces(GraphWork):
+    """Pieces of work of one function, with their inputs and parameters."""
+
+    def __init__(self, function, inputs, parameters):
+        self.function, self.inputs, self.parameters = function, inputs, parameters
+
+    def forward(self, piece, inputs):
+        return self.function(piece, inputs)
 
 
 @pytest.mark.parametrize("kept", [None, 0, 2])
@@ -133,7 +171,7 @@ def test_items_in_graphs_of_their_own(workers, kept):
         return (i + 1) * a * weight, (a * b).sum()
 
     # The same tensor twice: its gradient is the sum of both.
-    found = in_graphs(run, [[x, x]] * 3, [weight], workers, kept)
+    found = in_graphs(Pieces(run, [[x, x]] * 3, [weight]), workers, kept)
     loss = sum((a * (i + 1)).sum() + b**2 for i, (a, b) in enumerate(found))
     by_x, by_weight = torch.autograd.grad(loss, [x, weight])
     torch.testing.assert_close(by_weight, 14 * x)
@@ -144,7 +182,8 @@ def test_items_in_graphs_of_their_own(workers, kept):
 def test_sums_do_not_write_to_gradients_that_others_hold():
     """Autograd hands one tensor to several inputs of a sum."""
     x, y = (torch.zeros(4, requires_grad=True) for _ in range(2))
-    found = in_graphs(lambda i, given: (given[0] + given[1],), [[x, y]] * 4, [], 1)
+    sums = Pieces(lambda piece, inputs: (inputs[0] + inputs[1],), [[x, y]] * 4, [])
+    found = in_graphs(sums, 1)
     by = [torch.full((4,), float(i)) for i in range(4)]
     gradients = torch.autograd.grad([made[0] for made in found], [x, y], by)
     assert [g.tolist() for g in gradients] == [[6.0] * 4] * 2

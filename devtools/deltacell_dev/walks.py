@@ -1,0 +1,165 @@
+"""Print the functions that a command calls, in the order in which a reader meets them.
+
+``python -m deltacell_dev.walks training`` runs a small training and prints every function of
+deltacell that it calls, once, where it is called first, grouped by file. The walks are those of
+docs/architecture.md: ``training``, ``explanation`` and ``ranking``.
+
+A walk enters a file when a function there is called from another file for the first time. A file
+that is entered n times is returned to n - 1 times. A function that goes on after a call does not
+return to its file: its reader has never closed it.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from itertools import groupby
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import deltacell
+
+_PREFIX = f"{Path(deltacell.__file__).parent}/"
+SETTINGS = (
+    *("experiment=demo", "data.synthetic_genotypes=100", "data.batch_size=32", "model.hidden=4"),
+    *("trainer.epochs=1", "trainer.threads=1", "trainer.figures_every=0"),
+    *("trainer.progress=false", "loggers.tensorboard=false", "split.method=random"),
+)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of deltacell, as a walk shows it."""
+
+    file: str  # relative to src/deltacell
+    name: str  # qualified, such as ``Loop.run``
+    line: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """The first call of a function on a walk."""
+
+    function: Function
+    caller: Function | None  # the nearest function of deltacell around it; None for the first
+
+    @property
+    def enters_file(self) -> bool:
+        """Whether a reader has to open the file of the function."""
+        return self.caller is None or self.caller.file != self.function.file
+
+
+def steps_of(work: Callable[[], object]) -> list[Step]:
+    """Call a function; return the first call of each function of deltacell that runs.
+
+    Comprehensions and lambdas are left out, as they are read with the function around them.
+    """
+    called: dict[Function, Step] = {}
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            function = _function_of(frame)
+            if function is not None and function not in called:
+                called[function] = Step(function, _caller_of(frame))
+
+    before = sys.getprofile()
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+        threading.setprofile(None)
+    return list(called.values())
+
+
+def _function_of(frame: FrameType) -> Function | None:
+    """Return the function of a frame, or None if it is not one of deltacell."""
+    code = frame.f_code
+    is_ours = code.co_filename.startswith(_PREFIX) and not code.co_name.startswith("<")
+    if not is_ours:
+        return None
+    file = code.co_filename.removeprefix(_PREFIX)
+    return Function(file, code.co_qualname, code.co_firstlineno)
+
+
+def _caller_of(frame: FrameType) -> Function | None:
+    """Return the nearest function of deltacell around a frame; libraries in between are skipped."""
+    outer = frame.f_back
+    while outer is not None:
+        function = _function_of(outer)
+        if function is not None:
+            return function
+        outer = outer.f_back
+    return None
+
+
+def returns(steps: Sequence[Step]) -> dict[str, int]:
+    """Return how often a walk returns to each of its files, see the module."""
+    entered = Counter(step.function.file for step in steps if step.enters_file)
+    return {file: n_entries - 1 for file, n_entries in entered.items()}
+
+
+def _training(folder: Path) -> Callable[[], object]:
+    from deltacell.train.compose import compose
+    from deltacell.train.run import train
+
+    return lambda: train(compose([*SETTINGS, f"directory={folder / 'run'}"]))
+
+
+def _explanation(folder: Path) -> Callable[[], object]:
+    from deltacell.profile.explain import explain
+
+    trace = folder / "trace.json"
+    trace.write_bytes(files("deltacell_dev.bench").joinpath("samples", "trace.txt").read_bytes())
+    return lambda: explain(trace)
+
+
+def _ranking(folder: Path) -> Callable[[], object]:
+    from deltacell.api.verbs import rank
+
+    run = folder / "run"
+    _training(folder)()
+    return lambda: rank(run, top=5, out=folder / "ranking.parquet", progress=False)
+
+
+WALKS = {"training": _training, "explanation": _explanation, "ranking": _ranking}
+
+
+def walk(name: str) -> list[Step]:
+    """Return the steps of a walk, see `steps_of`."""
+    with tempfile.TemporaryDirectory() as folder:
+        return steps_of(WALKS[name](Path(folder)))
+
+
+def lines(steps: Sequence[Step]) -> Iterator[str]:
+    """Yield the lines of a listing: files, and below each the functions that are read there."""
+    for file, group in groupby(steps, lambda step: step.function.file):
+        yield file
+        for step in group:
+            yield f"  {step.function.line:>4}  {step.function.name}"
+
+
+def main() -> None:
+    """Print the walks that the command names, all by default."""
+    for name in sys.argv[1:] or WALKS:
+        print(f"# {name}\n")
+        steps = walk(name)
+        for line in lines(steps):
+            print(line)
+        n_returns = returns(steps)
+        print(f"\n{len(steps)} functions in {len(n_returns)} files; returns to files:")
+        for file, n in sorted(n_returns.items(), key=lambda entry: -entry[1]):
+            if n:
+                print(f"  {n:>4}  {file}")
+        print()
+
+
+if __name__ == "__main__":
+    main()
