@@ -21,7 +21,8 @@ from deltacell.base.errors import InputError
 from deltacell.bench import process
 from deltacell.cell import Cell
 from deltacell.data.import_folder import open_screen
-from deltacell.evaluation.metrics import Bootstrap, Column, Estimate, Weights, pearson
+from deltacell.evaluation.bootstrap import Bootstrap, Estimate
+from deltacell.evaluation.metrics import Column, Weights, pearson
 from deltacell.models.interface import Study
 from deltacell.models.pairs import PairTrees
 from deltacell.screen import Genotypes, Screen
