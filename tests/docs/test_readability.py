@@ -8,6 +8,7 @@ import pytest
 
 from deltacell_dev import readability
 
+ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = '''
 from typing import Any
 
@@ -65,3 +66,14 @@ def test_functions_are_counted_by_their_local_variables(tmp_path: Path) -> None:
     (tmp_path / "many.py").write_text(f"def many() -> None:\n{body}\n")
     assert readability.functions_with_locals(tmp_path, 15) == ["many.py:1"]
     assert readability.functions_with_locals(tmp_path, 17) == []
+
+
+def test_class_names_are_unique() -> None:
+    """One name means one thing, so that a search for it finds one class."""
+    places: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert len(places) > 300
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}

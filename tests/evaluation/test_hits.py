@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from deltacell.cell import Cell
-from deltacell.evaluation import Bootstrap, Zeros, evaluate_predictions
+from deltacell.evaluation import Bootstrap, TestedZeros, evaluate_predictions
 from deltacell.evaluation.evaluation import positives
 from deltacell.evaluation.metrics import Column, Weights, precision_of_first
 from deltacell.models import Prediction
@@ -75,7 +75,7 @@ def hits():
 
     def evaluated(n, given):
         """Evaluate what a function makes of the true chances and sizes, with n zeros."""
-        zeros = Zeros.draw(grid, split, n)
+        zeros = TestedZeros.draw(grid, split, n)
         both = Genotypes.concat([test, zeros.genotypes]).genes.numpy().reshape(-1, 2)
         low, high = both.min(axis=1), both.max(axis=1)
         hit, given_hit = (torch.tensor(table[low, high]) for table in (chance, size))

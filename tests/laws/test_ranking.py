@@ -20,7 +20,7 @@ from deltacell.ranking import search
 from deltacell.ranking.ensemble import scorer_of_predictors
 from deltacell.ranking.gene_sets import Block, Combinations, Listed, Scored
 from deltacell.ranking.ranking_file import SCHEMA
-from deltacell.ranking.request import FILE, PAIRS, TRIPLES, WITH, Request, Subject
+from deltacell.ranking.request import FILE, PAIRS, TRIPLES, WITH, Request, RequestOnRuns
 from deltacell.ranking.search import rank_sets, read_scored
 from deltacell.ranking.status import STATUSES, Linkage, Statuses
 from deltacell.screen import Genotypes, Screen
@@ -81,7 +81,7 @@ RUN = {"name": "r", "seed": 0, "finished": True, "validation_pearson": 0.5}
 def subject_of(request, cell, genes, sets, screen):
     linkage, statuses = Linkage(cell.genes, request.distance), Statuses([screen], ["interaction"])
     found = (request, cell, np.array(genes), sets, linkage, statuses)
-    return Subject(*found, [RUN], request.to_json(), 0, {2, 3})
+    return RequestOnRuns(*found, [RUN], request.to_json(), 0, {2, 3})
 
 
 @st.composite

@@ -25,7 +25,7 @@ from deltacell.propagate import (
     WildType,
     strategy,
 )
-from deltacell.propagate.reference import Stored
+from deltacell.propagate.reference import StoredArrays
 from deltacell.propagate.strategy import propagate
 from deltacell.screen import Genotypes
 
@@ -307,7 +307,7 @@ def made(name, model, cell, genotypes):
         return
     with tempfile.TemporaryDirectory() as folder:
         way = STRATEGIES[name](store=Path(folder) / "store")
-        assert isinstance(way, Stored)
+        assert isinstance(way, StoredArrays)
         # The check takes a step on gene 0 alone first.
         sets = {(0,), *(tuple(sorted(genes.tolist())) for genes in genotypes)}
         metabolism = model.reactions is not None

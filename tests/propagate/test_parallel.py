@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from deltacell.propagate.parallel.chunks import ALL, Chunks, RowFunction, row_wise
-from deltacell.propagate.parallel.graphs import Work, in_graphs
+from deltacell.propagate.parallel.graphs import GraphWork, in_graphs
 from deltacell.propagate.parallel.threads import (
     in_any_worker,
     in_workers,
@@ -149,7 +149,7 @@ def test_a_gradient_by_hand_is_used_for_inputs_and_parameters():
     torch.testing.assert_close(by_first, 3 * x.detach().sum(0, keepdim=True))
 
 
-class Pieces(Work):
+class Pieces(GraphWork):
     """Pieces of work of one function, with their inputs and parameters."""
 
     def __init__(self, function, inputs, parameters):

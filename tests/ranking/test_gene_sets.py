@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltacell.ranking.gene_sets import Combinations, Pairs
+from deltacell.ranking.gene_sets import AllPairs, Combinations
 
 given_genes = st.lists(st.integers(0, 20), max_size=2, unique=True)
 
@@ -42,7 +42,7 @@ def test_every_set_is_in_one_block_once(genes, given, free, per_piece, world):
 @given(st.permutations(range(9)), st.integers(0, 9), st.integers(1, 40), st.integers(1, 3))
 def test_every_pair_is_in_one_piece_with_others_of_its_first_gene(genes, n, per_piece, world):
     genes = np.array(genes[:n], dtype=np.int64)
-    pairs = Pairs(genes, sets_per_piece=per_piece)
+    pairs = AllPairs(genes, sets_per_piece=per_piece)
     pieces = [piece for rank in range(world) for piece in pairs.pieces(rank, world)]
     found = [tuple(row) for piece in pieces for row in piece.tolist()]
     assert sorted(found) == sorted(combinations(genes.tolist(), 2))

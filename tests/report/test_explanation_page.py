@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from deltacell.profile.explain import Account, compare
-from deltacell.profile.explain.account import Table
+from deltacell.profile.explain.account import EvidenceTable
 from deltacell.profile.explain.explanation import Explanation
 from deltacell.report.explanation_page import MOST_ROWS, explanation_page
 
@@ -35,7 +35,11 @@ def test_the_sentence_is_first_and_everything_is_there(parsed):
             doubts=("a reason",),
             warnings=("Confidence is low: a reason.",),
             facts=({"device": "cpu", "ranks": 2},),
-            tables=(Table("t", "some numbers", pl.DataFrame({"x": ["y"], "share of a": [0.25]})),),
+            tables=(
+                EvidenceTable(
+                    "t", "some numbers", pl.DataFrame({"x": ["y"], "share of a": [0.25]})
+                ),
+            ),
             timeline=timeline("aten::mm"),
         ),
     )
@@ -70,7 +74,7 @@ def test_hostile_names_are_only_ever_text(parsed, hostile):
                 sentence=f"It is {name}.",
                 **dict.fromkeys(("evidence", "advice", "warnings"), (name,)),
                 facts=({name: name}, {name: [name]}),
-                tables=(Table("t", name, pl.DataFrame({name: [name]})),),
+                tables=(EvidenceTable("t", name, pl.DataFrame({name: [name]})),),
                 timeline=timeline(name, rank=name, category=name),
             ),
         )
@@ -113,7 +117,9 @@ def test_tables_sort_by_the_value_and_are_cut(parsed):
     numbers = {"ms": [1234.5, None, float("nan")], "share of it": [0.5, 1.2, None]}
     frame = pl.DataFrame({"name": ["x", "y", "z"], **numbers, "change_s": [-0.5, 2.0, None]})
     long = pl.DataFrame({"n": range(MOST_ROWS + 7)})
-    page = parsed(explained(ONE, tables=(Table("t", "t", frame), Table("u", "u", long))))
+    page = parsed(
+        explained(ONE, tables=(EvidenceTable("t", "t", frame), EvidenceTable("u", "u", long)))
+    )
     values = [found["data-value"] for found in page.all("td") if "data-value" in found]
     assert values[:5] == ["1234.5", "0.5", "-0.5", "1.2", "2.0"]
     assert len(values) == 5 + MOST_ROWS

@@ -21,7 +21,7 @@ from deltacell.models.fitted.predictor import SETS_PER_BLOCK, FittedPredictor
 from deltacell.models.registry import config_class
 from deltacell.models.scoring import genotypes_of
 from deltacell.profile.record import RUN_FILE, Status, read_run
-from deltacell.ranking.gene_sets import Pairs
+from deltacell.ranking.gene_sets import AllPairs
 from deltacell.ranking.status import STATUSES, UNTESTED, Statuses, phenotypes_of
 from deltacell.storage import MANIFEST, remove, sha256_of_file
 from deltacell.train.config import Config
@@ -122,7 +122,7 @@ def _tell_how_long(
     rounds = config.model.rounds_of_fit(has_zeros=data.grid is not None)
     order = GeneOrder(data.cell.genes).gene
     genes = order[np.isin(order, data.screen.genotypes.genes.numpy())]
-    pairs = genotypes_of(next(Pairs(genes, sets_per_piece=SETS_PER_BLOCK).pieces(0, 1)))
+    pairs = genotypes_of(next(AllPairs(genes, sets_per_piece=SETS_PER_BLOCK).pieces(0, 1)))
     predictor(data.cell, pairs)
     began = time.perf_counter()
     predictor(data.cell, pairs)

@@ -46,7 +46,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class TargetParts:
     """The rows of the target by part; no set of genes is in two of them."""
 
     training: Ints
@@ -128,7 +128,7 @@ def planted_problem() -> Problem:
     return Problem(cell, own, Study("others", others), is_new, sizes, {"rounds": 20, "leaves": 7})
 
 
-def draw_parts(target: Screen, sizes: Sizes, seed: int) -> Parts:
+def draw_parts(target: Screen, sizes: Sizes, seed: int) -> TargetParts:
     """Hold out a fifth of the genes, and draw pairs without and with one of them."""
     rng = np.random.default_rng([seed, 34])
     genes = target.genotypes.genes.numpy().reshape(-1, 2)
@@ -145,14 +145,14 @@ def draw_parts(target: Screen, sizes: Sizes, seed: int) -> Parts:
         raise InputError(what, code="too-few-pairs", fix=fix)
     training, validation, seen, _ = np.split(without, ends)
     unseen = with_one[: sizes.test]
-    return Parts(*(np.sort(rows) for rows in (training, validation, seen, unseen)))
+    return TargetParts(*(np.sort(rows) for rows in (training, validation, seen, unseen)))
 
 
 def compare(problem: Problem, seeds: int) -> dict[str, Any]:
     """Fit every predictor for every seed and measure Pearson's correlation on the four tests."""
     scores = problem.target.column("score").astype(np.float64)
     shuffled = Study(problem.study.name, _shuffled(problem.study.screen))
-    ways: dict[str, Callable[[Parts, int], Doubles]] = {
+    ways: dict[str, Callable[[TargetParts, int], Doubles]] = {
         OWN: lambda parts, seed: fitted(problem, parts, seed, ()),
         SHUFFLED: lambda parts, seed: fitted(problem, parts, seed, (shuffled,)),
         WITH: lambda parts, seed: fitted(problem, parts, seed, (problem.study,)),
@@ -190,7 +190,7 @@ def compare(problem: Problem, seeds: int) -> dict[str, Any]:
     return {"rows": rows, "intervals": intervals, "gains": gains, "measured": measured}
 
 
-def fitted(problem: Problem, parts: Parts, seed: int, context: Sequence[Study]) -> Doubles:
+def fitted(problem: Problem, parts: TargetParts, seed: int, context: Sequence[Study]) -> Doubles:
     """Return the scores of all rows of the target by trees that learned from the training part."""
     scores = problem.target.column("score").astype(np.float64)
 
@@ -218,7 +218,7 @@ def expected(problem: Problem) -> Doubles:
     return prediction.score.double().numpy()
 
 
-def rows_of_tests(parts: Parts, is_new: Bools) -> dict[str, Ints]:
+def rows_of_tests(parts: TargetParts, is_new: Bools) -> dict[str, Ints]:
     """Return the rows of each test by name."""
     return {
         "seen": parts.seen,

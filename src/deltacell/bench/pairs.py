@@ -13,7 +13,7 @@ from deltacell.models.fitted.gene_sets import GeneOrder
 from deltacell.models.fitted.predictor import Part
 from deltacell.models.pairs import Known, Measured, PairColumns, PairTrees
 from deltacell.models.scoring import genotypes_of
-from deltacell.ranking.gene_sets import Pairs
+from deltacell.ranking.gene_sets import AllPairs
 from deltacell.train.config import Config, DataConfig
 from deltacell.train.data import draw_zeros, load_data
 
@@ -43,7 +43,7 @@ def measure(folder: Path | None, screen: str | None, quick: bool) -> dict[str, A
     validation = data.part(data.split.validation)
     zeros = draw_zeros(data, trees.zeros, config.split.seed)
     genes = GeneOrder(data.cell.genes).gene[: 64 if quick else None]
-    pairs = Pairs(genes, sets_per_piece=PairTrees.sets_per_block)
+    pairs = AllPairs(genes, sets_per_piece=PairTrees.sets_per_block)
 
     def make_columns() -> None:
         order = GeneOrder(data.cell.genes)

@@ -23,7 +23,7 @@ from deltacell.cell import Cell, Relation
 from deltacell.models.hetero_cell.model import HeteroCell
 from deltacell.propagate import NAMES, STRATEGIES, Auto, Deleted, strategy
 from deltacell.propagate.hop import sizes_of
-from deltacell.propagate.reference import Stored
+from deltacell.propagate.reference import StoredArrays
 from deltacell.propagate.strategy import AnyStrategy
 from deltacell.screen import Genotypes
 
@@ -130,7 +130,7 @@ def measure_memory(*, cell: str, batch: int, name: str, **settings: Any) -> dict
     return {"peak_mib": memory.mib()}
 
 
-class Step(NamedTuple):
+class MeasuredStep(NamedTuple):
     """Times and results of one forward and backward pass."""
 
     times: dict[str, float]
@@ -176,11 +176,11 @@ class Bench:
         if "max_bytes" in takes and self.max_bytes is not None:
             options["max_bytes"] = self.max_bytes
         way = strategy(name, **options)
-        if isinstance(way, Stored):
+        if isinstance(way, StoredArrays):
             way.fill(self.model.mutant_shapes(self.cell), Deleted.of(self.cell, self.genotypes))
         return way, self.genotypes
 
-    def step(self, way: AnyStrategy | Auto, genotypes: Genotypes) -> Step:
+    def step(self, way: AnyStrategy | Auto, genotypes: Genotypes) -> MeasuredStep:
         """Run the batch, or the wild type alone if there are no genotypes."""
         self.model.propagation = way
         self.model.zero_grad()
@@ -199,10 +199,10 @@ class Bench:
         named = self.model.named_parameters()
         gradients = {name: p.grad.clone() for name, p in named if p.grad is not None}
         sent = prepared.loader_bytes_per_genotype
-        return Step(times, prediction.score.detach(), gradients, sent)
+        return MeasuredStep(times, prediction.score.detach(), gradients, sent)
 
 
-def differences(step: Step, reference: Step | None) -> dict[str, Any]:
+def differences(step: MeasuredStep, reference: MeasuredStep | None) -> dict[str, Any]:
     """Return how far scores and gradients are from those of a reference, None without one."""
     if reference is None:
         return dict.fromkeys(("score_diff_over_std", "grad_rel_diff", "loader_bytes_per_genotype"))

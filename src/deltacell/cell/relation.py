@@ -260,7 +260,7 @@ def _largest_of_each(edges: Edges, n_genes: int, *, directed: bool) -> Edges:
     return Edges(source=key[starts] % n_genes, target=key[starts] // n_genes, weight=weight)
 
 
-class _Rows(NamedTuple):
+class _SparseRows(NamedTuple):
     """Compressed sparse rows."""
 
     indptr: Ints
@@ -268,8 +268,8 @@ class _Rows(NamedTuple):
     weights: Floats
 
 
-def _compress(entries: Edges, n_genes: int) -> _Rows:
+def _compress(entries: Edges, n_genes: int) -> _SparseRows:
     """Return the rows of the matrix ``A[target, source] = weight``."""
     order = np.argsort(entries.target * n_genes + entries.source)
     indptr = offsets_of(np.bincount(entries.target, minlength=n_genes))
-    return _Rows(indptr, entries.source[order].astype(np.int32), entries.weight[order])
+    return _SparseRows(indptr, entries.source[order].astype(np.int32), entries.weight[order])

@@ -57,7 +57,7 @@ Sampler = Callable[[int, Rng], Ints]
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class SyntheticPlan:
     """The hidden structure of a synthetic cell."""
 
     pathway: Ints  # of each gene, [n_genes]
@@ -153,7 +153,7 @@ def _redundancy_cell(seed: int) -> Cell:
     return Cell(genes, [routes, elsewhere], synthetic=recipe)
 
 
-def plan_of(cell: Cell) -> Plan:
+def plan_of(cell: Cell) -> SyntheticPlan:
     """Return the plan of a synthetic cell for its current genes, in their order."""
     message = "the cell, or one of its genes, is not synthetic"
     error = InputError(message, code="not-synthetic", fix="Use Cell.synthetic('demo').")
@@ -165,7 +165,7 @@ def plan_of(cell: Cell) -> Plan:
     index = _genes(name, seed).resolve(cell.genes.systematic)
     if (index < 0).any():
         raise error
-    return Plan(plan.pathway[index], plan.redundant)
+    return SyntheticPlan(plan.pathway[index], plan.redundant)
 
 
 def _recipe(name: str) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def generator(name: str, seed: int, part: str) -> Rng:
 
 
 @lru_cache(maxsize=8)
-def _plan(name: str, seed: int) -> Plan:
+def _plan(name: str, seed: int) -> SyntheticPlan:
     """Draw the pathways, which back each other up in a ring."""
     rng = generator(name, seed, "plan")
     n_genes = _recipe(name)["n_genes"]
@@ -195,7 +195,7 @@ def _plan(name: str, seed: int) -> Plan:
     pathway = rng.permutation(np.repeat(np.arange(n_pathways), sizes))
     ring = rng.permutation(n_pathways)
     redundant = np.sort(np.stack([ring, np.roll(ring, -1)], axis=1), axis=1)
-    return Plan(pathway, redundant[np.lexsort(redundant.T[::-1])])
+    return SyntheticPlan(pathway, redundant[np.lexsort(redundant.T[::-1])])
 
 
 @lru_cache(maxsize=8)
@@ -245,7 +245,7 @@ def _sampler(
 def _relation(
     name: str,
     background: _Background,
-    plan: Plan,
+    plan: SyntheticPlan,
     rng: Rng,
     *,
     connected: int,
@@ -315,7 +315,7 @@ def _pairs_within(members: Sequence[Ints]) -> Ints:
     return np.concatenate(pairs)
 
 
-def _pairs_between(members: Sequence[Ints], plan: Plan) -> Ints:
+def _pairs_between(members: Sequence[Ints], plan: SyntheticPlan) -> Ints:
     """Return all pairs of genes of two pathways that back each other up, [pairs, 2]."""
     return np.concatenate([_crossed(members[p], members[q]) for p, q in plan.redundant])
 
@@ -386,7 +386,7 @@ def _scores(n_planned: int, n: int, rng: Rng) -> Floats:
 
 def _metabolism(
     genes: Genes,
-    plan: Plan,
+    plan: SyntheticPlan,
     rng: Rng,
     *,
     reactions: int,
@@ -479,7 +479,7 @@ def _stoichiometry(reactions: int, metabolites: int, rng: Rng) -> list[tuple[int
 
 def _feature(
     name: str,
-    plan: Plan,
+    plan: SyntheticPlan,
     rng: Rng,
     width: int,
     noise: float,

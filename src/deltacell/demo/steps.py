@@ -42,7 +42,7 @@ MADE = {
 FIRST = 20  # sets at the head of a ranking that are compared with the planted interactions
 
 
-class Step(NamedTuple):
+class DemoStep(NamedTuple):
     """A step of the demo: its title, its explanation, and the arguments of `deltacell`."""
 
     title: str
@@ -56,7 +56,7 @@ def _texts() -> dict[str, Any]:
     return found
 
 
-def steps(folder: Path, seed: int = 0) -> list[Step]:
+def steps(folder: Path, seed: int = 0) -> list[DemoStep]:
     """Return the steps; the last one ranks with the best run so far, by validation."""
     records = [read_run(path.parent) for path in folder.glob(f"*/{RUN_FILE}")]
     values = {one.path: one.best.value or 0.0 for one in records if one.best}
@@ -68,7 +68,7 @@ def steps(folder: Path, seed: int = 0) -> list[Step]:
         return f"{key}={hydra_text(value.format(**given))}" if sign else word.format(**given)
 
     return [
-        Step(one["title"], one["words"], tuple(map(filled, one["command"].split())))
+        DemoStep(one["title"], one["words"], tuple(map(filled, one["command"].split())))
         for one in _texts()["steps"]
     ]
 

@@ -143,7 +143,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, eq=False)
-class Zeros:
+class TestedZeros:
     """A sample of the tested pairs of a test part that are not hits."""
 
     genotypes: Genotypes
@@ -151,7 +151,7 @@ class Zeros:
     sentence: str  # how they were determined
 
     @classmethod
-    def draw(cls, grid: Grid, split: Split, n: int = ZEROS, seed: int = 0) -> Zeros:
+    def draw(cls, grid: Grid, split: Split, n: int = ZEROS, seed: int = 0) -> TestedZeros:
         """Draw at most `n` zeros of the test part of a split of the grid's screen."""
         there = grid.count("test", split)
         drawn = grid.draw(n, part="test", split=split, seed=seed)
@@ -167,7 +167,7 @@ def evaluate_predictions(
     threshold: float = THRESHOLD,
     repeats: Screen | None = None,
     bootstrap: Bootstrap | None = None,
-    zeros: Zeros | None = None,
+    zeros: TestedZeros | None = None,
     beyond: float | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> Evaluation:
@@ -370,7 +370,7 @@ def among_tested(
     genes: Ints,
     given: Mapping[str, Mapping[int | None, Parts]],
     wanted: Positives,
-    zeros: Zeros | None,
+    zeros: TestedZeros | None,
     bootstrap: Bootstrap,
     progress: Progress,
 ) -> AmongTested | None:

@@ -26,7 +26,7 @@ from deltacell.evaluation.evaluation import (
     THRESHOLD,
     ZEROS,
     Evaluation,
-    Zeros,
+    TestedZeros,
     check_fit,
     evaluate_predictions,
 )
@@ -162,7 +162,7 @@ def evaluate_runs(
     genotypes = test = _taken(tested.screen, chosen.test)
     grid = Grid.of(data.screen, whole=data.whole) if on is None and zeros > 0 else None
     if grid is not None and grid.count("test", data.split):
-        drawn = Zeros.draw(grid, data.split, zeros, seed=data.split.seed)
+        drawn = TestedZeros.draw(grid, data.split, zeros, seed=data.split.seed)
         # If only some of the hits are used, the zeros represent correspondingly fewer pairs.
         share = len(chosen.test) / len(data.split.test)
         options["zeros"] = replace(drawn, weight=share * drawn.weight)

@@ -13,7 +13,7 @@ from deltacell.profile.record import Messages
 from deltacell.propagate.deleted import Deleted
 from deltacell.propagate.hop import GENE, Aggregate, Hop, HopShape, Message, State
 from deltacell.propagate.parallel.chunks import ALL, Chunks, Rows, row_wise, rows_per_call
-from deltacell.propagate.parallel.graphs import Work, in_graphs
+from deltacell.propagate.parallel.graphs import GraphWork, in_graphs
 from deltacell.propagate.parallel.threads import one_core
 from deltacell.propagate.pool import Terms, WildPool, pool_difference
 from deltacell.propagate.product import SparseMatrix, product
@@ -114,7 +114,7 @@ def wild_type_of(hops: Sequence[Hop], state: State, chunks: Chunks) -> WildType:
     return WildType(tuple(states), tuple(messages))
 
 
-class _MessagesOfHop(Work):
+class _MessagesOfHop(GraphWork):
     """The messages of a hop in the wild type, one to a piece."""
 
     def __init__(self, hop: Hop, state: State, chunks: Chunks) -> None:
@@ -138,7 +138,7 @@ def _inputs_of(message: Message, state: State, target: str) -> list[Tensor]:
     return [state[target], *sources]
 
 
-class TileWork(Work, Generic[TileT]):
+class TileWork(GraphWork, Generic[TileT]):
     """The mutants of a batch, a tile to a piece; the result is z [t, hidden]."""
 
     def __init__(self, plan: TilePlan[TileT], step: Step, chunks: Chunks) -> None:

@@ -17,20 +17,20 @@ FEW = 64  # up to this many candidates of a block are scored without refined bou
 SCALED_BY = 4096  # validation genotypes by which predictors are brought to one scale
 
 
-def scorer_of(runs: Sequence[LoadedRun]) -> Ensemble:
+def scorer_of(runs: Sequence[LoadedRun]) -> MeanOfRuns:
     return scorer_of_predictors(on_one_scale(runs))
 
 
-def scorer_of_predictors(predictors: Sequence[TrainedPredictor]) -> Ensemble:
+def scorer_of_predictors(predictors: Sequence[TrainedPredictor]) -> MeanOfRuns:
     first = predictors[0].cell.genes.systematic
     for number, predictor in enumerate(predictors, 1):
         if predictor.cell.genes.systematic != first:
             what = f"runs 1 and {number} have different genes or another gene order"
             raise InputError(what, code="different-genes")
-    return Ensemble([predictor.scorer() for predictor in predictors])
+    return MeanOfRuns([predictor.scorer() for predictor in predictors])
 
 
-class Ensemble:
+class MeanOfRuns:
     """The mean of runs' scores in double precision, rounded once.
 
     The score of a set does not depend on its batch. If the ensemble ``prunes``, `candidates` does

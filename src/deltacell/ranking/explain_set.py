@@ -19,7 +19,7 @@ from deltacell.cell import Cell, Genes
 from deltacell.cell.annotation import shared_terms
 from deltacell.cell.readers.names import is_systematic
 from deltacell.models.interface import GatedScore, TargetScale
-from deltacell.ranking.ensemble import Ensemble, on_one_scale, scorer_of_predictors
+from deltacell.ranking.ensemble import MeanOfRuns, on_one_scale, scorer_of_predictors
 from deltacell.ranking.request import gene_texts, trained_genes, trained_sizes
 from deltacell.ranking.status import Evidence
 from deltacell.report.page import sentences
@@ -73,7 +73,7 @@ def explain_set(
         of_runs.append(said)
     names = gene_texts(cell.genes)
     evidence = {name: column[0] for name, column in Evidence(cell).columns(chosen[None]).items()}
-    known = Measured(runs, [len(chosen)])
+    known = MeasuredSets(runs, [len(chosen)])
     measured = known.sets[:, -len(chosen) :]
     itself = np.flatnonzero((measured == chosen).all(axis=1)).tolist()[:1]
     rows, apart = nearest_sets(cell, indices, measured, NEAREST)
@@ -200,7 +200,7 @@ def gene_facts(
     return found
 
 
-class Measured:
+class MeasuredSets:
     """The distinct measured sets of some sizes of the first run's screen.
 
     A set that any run was trained on is in the training part.
@@ -228,7 +228,7 @@ class Measured:
     def part_name(self, row: int) -> str | None:
         return PARTS[self.part[row]] if self.part[row] >= 0 else None
 
-    def listed(self, which: Ints, scorer: Ensemble) -> list[dict[str, Any]]:
+    def listed(self, which: Ints, scorer: MeanOfRuns) -> list[dict[str, Any]]:
         names, found = gene_texts(self._genes), [dict[str, Any]()] * len(which)
         sizes = (self.sets[which] >= 0).sum(axis=1)
         for size in np.unique(sizes).tolist():
@@ -248,7 +248,7 @@ class Measured:
 
 def against_measured(
     runs: Sequence[LoadedRun],
-    scorer: Ensemble,
+    scorer: MeanOfRuns,
     sizes: Sequence[int],
     *,
     most: int = 2_000,
@@ -258,7 +258,7 @@ def against_measured(
     Return ``measured``, a list of ``{genes, names, predicted, measured, part}``, the test part
     first, and ``agreement``, a list of ``{part, sets, pearson}``; ``pearson`` may be None.
     """
-    known = Measured(runs, sizes)
+    known = MeasuredSets(runs, sizes)
     rng = np.random.default_rng(0)
     result: dict[str, list[dict[str, Any]]] = {"measured": [], "agreement": []}
     for p, (part, share) in enumerate(zip(PARTS, SHARES, strict=True)):

@@ -87,7 +87,7 @@ class Combinations:
         return np.unique(sets[(np.diff(sets, axis=1) > 0).all(axis=1)], axis=0)
 
 
-class Pairs:
+class AllPairs:
     """All pairs of genes, in pieces of a few first genes with all genes after them in ``genes``.
 
     A predictor can then reuse what it computes for a first gene.
@@ -120,4 +120,4 @@ class Listed:
         yield from self._pieces[first::step]
 
 
-GeneSets = Combinations | Pairs | Listed
+GeneSets = Combinations | AllPairs | Listed

@@ -20,7 +20,7 @@ from deltacell.base.plain_text import without_invisible
 from deltacell.cell import Cell, Genes
 from deltacell.models.fitted.gene_sets import GeneOrder
 from deltacell.profile.record import CHECKPOINTS
-from deltacell.ranking.gene_sets import Combinations, GeneSets, Listed, Pairs, Scored
+from deltacell.ranking.gene_sets import AllPairs, Combinations, GeneSets, Listed, Scored
 from deltacell.ranking.given_sets import words_of_line
 from deltacell.ranking.ranking_file import HIGHEST, LOWEST
 from deltacell.ranking.status import LINKED, STATUSES, UNTESTED, Linkage, Statuses, phenotypes_of
@@ -181,7 +181,7 @@ def genes_of(by_size: Sequence[Ints]) -> Ints:
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class RequestOnRuns:
     """A request for given runs."""
 
     request: Request
@@ -206,7 +206,7 @@ class Subject:
         return found
 
 
-def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best") -> Subject:
+def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best") -> RequestOnRuns:
     """Return a request for runs of the same genes with these ``weights``."""
     cell = runs[0].data.cell
     # The identity of a request does not depend on which of its names a gene is given by.
@@ -227,7 +227,7 @@ def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best
         "screens": [screen.checksum for screen in screens],
         "version": version("deltacell"),
     }
-    return Subject(
+    return RequestOnRuns(
         *(request, cell, genes, sets, Linkage(cell.genes, request.distance)),
         *(Statuses(screens, phenotypes), facts, identity),
         untrained=int((~trained_genes(runs)[genes]).sum()),
@@ -286,7 +286,7 @@ def _sets(
     by_first_gene = any(m.shares_first_gene and m.sets_per_block == per_block for m in models)
     if request.sets == PAIRS and by_first_gene:
         order = GeneOrder(names).gene
-        made = Pairs(order[np.isin(order, genes)], sets_per_piece=per_block)
+        made = AllPairs(order[np.isin(order, genes)], sets_per_piece=per_block)
     if not made.n_sets or made.n_pieces > sys.maxsize:
         what = f"{len(genes):,} genes make {made.n_sets:.3g} sets of {size}; choose other --genes"
         raise InputError(what, code="too-many-sets" if made.n_sets else "too-few-genes")

@@ -18,10 +18,10 @@ from deltacell.base.arrays import Bools, Ints
 from deltacell.base.errors import InputError, StoreError
 from deltacell.base.files import link_error, locked, written
 from deltacell.base.text import Progress, duration_text
-from deltacell.ranking.ensemble import Ensemble
+from deltacell.ranking.ensemble import MeanOfRuns
 from deltacell.ranking.gene_sets import Combinations, GeneSets, Piece, Scored
 from deltacell.ranking.ranking_file import HIGHEST, LOWEST, SCHEMA, Ranking, write_ranking
-from deltacell.ranking.request import Subject, gene_texts
+from deltacell.ranking.request import RequestOnRuns, gene_texts
 from deltacell.ranking.status import LINKED, STATUSES, UNKNOWN, Evidence
 from deltacell.report.page import sentences
 
@@ -40,8 +40,8 @@ Ranks = tuple[int, int]
 
 
 def rank_sets(
-    subject: Subject,
-    scorer: Ensemble,
+    subject: RequestOnRuns,
+    scorer: MeanOfRuns,
     out: Path,
     *,
     ranks: Ranks = (0, 1),
@@ -74,7 +74,7 @@ def rank_sets(
     return found if work.rank == 0 else None
 
 
-def _finished(subject: Subject, out: Path) -> Ranking | None:
+def _finished(subject: RequestOnRuns, out: Path) -> Ranking | None:
     if not out.exists():
         return None
     found = Ranking.read(out)
@@ -90,8 +90,8 @@ def _other_request(changed: list[str], where: Path) -> InputError:
 
 
 def _score_all(
-    subject: Subject,
-    scorer: Ensemble,
+    subject: RequestOnRuns,
+    scorer: MeanOfRuns,
     work: Work,
     stop: Callable[[], bool],
     progress: Progress,
@@ -157,7 +157,7 @@ def trial_seconds(sets: GeneSets, numbers: range, score: Callable[[Piece], None]
     return float(np.mean(times[len(times) // 2 :])) * len(numbers) if times else 0.0
 
 
-def _write(subject: Subject, work: Work, out: Path) -> Ranking:
+def _write(subject: RequestOnRuns, work: Work, out: Path) -> Ranking:
     kept = Kept.of(subject)
     for rank in range(work.world):
         work.load(kept, rank)
@@ -195,7 +195,7 @@ def _apart(low: Scored, high: Scored) -> list[Scored]:
 
 
 def _table(
-    subject: Subject,
+    subject: RequestOnRuns,
     evidence: Evidence,
     ends: list[str | None],
     ranks: Ints,
@@ -242,7 +242,7 @@ class Kept:
         self._pieces, self._n_held = [Scored.none(width)], 0
 
     @classmethod
-    def of(cls, subject: Subject) -> Kept:
+    def of(cls, subject: RequestOnRuns) -> Kept:
         asked, width = subject.request, max(subject.sets.sizes)
         return cls(width, {end: asked.limit(end) for end in asked.ends}, asked.top)
 

@@ -16,10 +16,13 @@ from deltacell.screen.genotypes import repeats_a_gene, sets_with
 #: Rows that cover less of the grid of queries and array genes than this are only a part of it.
 FILLED = 0.25
 
+_STUDIES = "coverage.studies"
+_QUERIES = "coverage.queries"
+_ARRAYS = "coverage.arrays"
 _SCHEMAS = {
-    "coverage.studies": pa.schema([("study", pa.string()), ("complete", pa.bool_())]),
-    "coverage.queries": pa.schema([("part", pa.int32()), ("genes", pa.list_(pa.int32()))]),
-    "coverage.arrays": pa.schema([("part", pa.int32()), ("gene", pa.int32())]),
+    _STUDIES: pa.schema([("study", pa.string()), ("complete", pa.bool_())]),
+    _QUERIES: pa.schema([("part", pa.int32()), ("genes", pa.list_(pa.int32()))]),
+    _ARRAYS: pa.schema([("part", pa.int32()), ("gene", pa.int32())]),
 }
 
 
@@ -34,8 +37,31 @@ class StudyCoverage:
     complete: bool  # False if it is a lower bound, derived from a list of hits
 
     def to_json(self) -> dict[str, Any]:
-        sizes = {"queries": len(self.query_offsets) - 1, "array_genes": len(self.array_genes)}
-        return {"study": self.study, **sizes, "complete": self.complete}
+        """Return its sizes as a JSON-serialisable dict."""
+        return {
+            "study": self.study,
+            "queries": len(self.query_offsets) - 1,
+            "array_genes": len(self.array_genes),
+            "complete": self.complete,
+        }
+
+    def renumbered(self, new_index: Ints) -> StudyCoverage:
+        """Return the coverage with new gene indices; -1 marks a removed gene.
+
+        Queries with a removed gene, or of which two genes are now one, are left out.
+        """
+        genes = new_index[self.query_genes]
+        sizes = np.diff(self.query_offsets)
+        lacks_a_gene = sets_with(genes < 0, self.query_offsets)
+        is_kept = ~(lacks_a_gene | repeats_a_gene(genes, self.query_offsets))
+        arrays = new_index[self.array_genes]
+        return StudyCoverage(
+            self.study,
+            genes[np.repeat(is_kept, sizes)],
+            offsets_of(sizes[is_kept]),
+            np.unique(arrays[arrays >= 0]),
+            self.complete,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +83,13 @@ class Coverage:
     ) -> Coverage:
         """Derive the coverage from the rows with one array gene and otherwise query genes.
 
-        `panel` is the array of each genotype; `complete` is False for a list of hits.
+        Args:
+            genes: The genes of all genotypes.
+            offsets: Where each genotype begins in `genes`, [genotypes + 1].
+            role: Of each gene: ``query``, ``array`` or ``unknown``.
+            study: Of each genotype.
+            panel: The array of each genotype, if a study has several.
+            complete: False for a list of hits.
         """
         owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
         gene = pl.col("gene")
@@ -74,52 +106,62 @@ class Coverage:
             .explode("array")
         )
         studies = []
-        for (name, _), part in rows.group_by("study", "panel", maintain_order=True):
-            queries = part.unique("key", keep="first", maintain_order=True)["query"]
-            arrays = part["array"].unique().sort().to_numpy()
-            filled = part.select("key", "array").n_unique() / (len(queries) * len(arrays))
-            sizes = offsets_of(queries.list.len().to_numpy())
-            flat = queries.explode().to_numpy()
+        for (name, _), crosses in rows.group_by("study", "panel", maintain_order=True):
+            queries = crosses.unique("key", keep="first", maintain_order=True)["query"]
+            arrays = crosses["array"].unique().sort().to_numpy()
+            n_possible = len(queries) * len(arrays)
+            filled = crosses.select("key", "array").n_unique() / n_possible
             studies.append(
-                StudyCoverage(str(name), flat, sizes, arrays, complete and filled >= FILLED),
+                StudyCoverage(
+                    str(name),
+                    queries.explode().to_numpy(),
+                    offsets_of(queries.list.len().to_numpy()),
+                    arrays,
+                    complete and filled >= FILLED,
+                ),
             )
         return cls(tuple(studies))
 
     def renumbered(self, new_index: Ints) -> Coverage:
         """Return the coverage with new gene indices; -1 marks a removed gene."""
-        studies = []
-        for s in self.studies:
-            genes, sizes = new_index[s.query_genes], np.diff(s.query_offsets)
-            gone = repeats_a_gene(genes, s.query_offsets) | sets_with(genes < 0, s.query_offsets)
-            queries, offsets = genes[np.repeat(~gone, sizes)], offsets_of(sizes[~gone])
-            arrays = new_index[s.array_genes]
-            arrays = np.unique(arrays[arrays >= 0])
-            studies.append(StudyCoverage(s.study, queries, offsets, arrays, s.complete))
-        return Coverage(tuple(studies))
+        return Coverage(tuple(study.renumbered(new_index) for study in self.studies))
 
     def only(self, studies: Iterable[str]) -> Coverage:
+        """Return the coverage of some studies, by their names."""
         wanted = set(studies)
         return Coverage(tuple(s for s in self.studies if s.study in wanted))
 
     def to_arrow(self) -> dict[str, pa.Table]:
-        rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in _SCHEMAS}
-        for i, s in enumerate(self.studies):
-            queries = np.split(s.query_genes, s.query_offsets[1:-1])
-            rows["coverage.studies"].append((s.study, s.complete))
-            rows["coverage.queries"] += [(i, genes.tolist()) for genes in queries if len(genes)]
-            rows["coverage.arrays"] += [(i, gene) for gene in s.array_genes.tolist()]
+        """Return tables of the studies, of their queries and of their array genes."""
+        studies = [{"study": s.study, "complete": s.complete} for s in self.studies]
+        queries = []
+        arrays = []
+        for part, study in enumerate(self.studies):
+            sets = np.split(study.query_genes, study.query_offsets[1:-1])
+            queries += [{"part": part, "genes": genes.tolist()} for genes in sets if len(genes)]
+            arrays += [{"part": part, "gene": gene} for gene in study.array_genes.tolist()]
         return {
-            name: pa.table([[row[i] for row in rows[name]] for i in (0, 1)], schema=schema)
-            for name, schema in _SCHEMAS.items()
+            _STUDIES: pa.Table.from_pylist(studies, _SCHEMAS[_STUDIES]),
+            _QUERIES: pa.Table.from_pylist(queries, _SCHEMAS[_QUERIES]),
+            _ARRAYS: pa.Table.from_pylist(arrays, _SCHEMAS[_ARRAYS]),
         }
 
     @classmethod
     def from_arrow(cls, parts: Mapping[str, pa.Table]) -> Coverage:
-        described, queries, arrays = (pl.DataFrame(parts[name]) for name in _SCHEMAS)
+        """Return the coverage of tables that `to_arrow` made."""
+        all_queries = pl.DataFrame(parts[_QUERIES])
+        all_arrays = pl.DataFrame(parts[_ARRAYS])
         studies = []
-        for i, (study, complete) in enumerate(described.iter_rows()):
-            sets, on_it = queries.filter(part=i)["genes"], arrays.filter(part=i)["gene"]
-            genes, array_genes = (c.cast(pl.Int64).to_numpy() for c in (sets.explode(), on_it))
-            offsets = offsets_of(sets.list.len().to_numpy())
-            studies.append(StudyCoverage(study, genes, offsets, array_genes, complete))
+        for part, (study, complete) in enumerate(pl.DataFrame(parts[_STUDIES]).iter_rows()):
+            queries = all_queries.filter(part=part)["genes"]
+            array_genes = all_arrays.filter(part=part)["gene"]
+            studies.append(
+                StudyCoverage(
+                    study,
+                    queries.explode().cast(pl.Int64).to_numpy(),
+                    offsets_of(queries.list.len().to_numpy()),
+                    array_genes.cast(pl.Int64).to_numpy(),
+                    complete,
+                ),
+            )
         return cls(tuple(studies))

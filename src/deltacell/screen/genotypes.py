@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -26,13 +27,15 @@ class Genotypes:
 
     @classmethod
     def of(cls, sets: Iterable[Sequence[int]]) -> Genotypes:
-        sets = [list(s) for s in sets]
-        flat = [gene for s in sets for gene in s]
-        lengths = torch.tensor([0, *(len(s) for s in sets)], dtype=torch.int64)
-        return cls(torch.tensor(flat, dtype=torch.int64), lengths.cumsum(0))
+        """Return genotypes from lists of gene indices."""
+        sets = list(map(list, sets))
+        genes = torch.tensor(list(chain.from_iterable(sets)), dtype=torch.int64)
+        lengths = torch.tensor([0, *map(len, sets)], dtype=torch.int64)
+        return cls(genes, lengths.cumsum(0))
 
     @classmethod
     def concat(cls, parts: Sequence[Genotypes]) -> Genotypes:
+        """Return the genotypes of all parts in order; either all have conditions or none has."""
         sizes = torch.cat([torch.zeros(1, dtype=torch.int64), *(part.sizes for part in parts)])
         genes = torch.cat([part.genes for part in parts])
         conditions = [part.condition for part in parts if part.condition is not None]
@@ -59,17 +62,24 @@ class Genotypes:
 
     @property
     def nbytes(self) -> int:
+        """Size of the genes and offsets in bytes."""
         return self.genes.nbytes + self.offsets.nbytes
 
     def take(self, rows: torch.Tensor) -> Genotypes:
-        host_rows, offsets = rows.cpu(), self.offsets.cpu()
-        starts, sizes = offsets[host_rows], offsets.diff()[host_rows]
-        at = torch.from_numpy(ragged_positions(starts.numpy(), sizes.numpy()))
-        new_offsets, device = torch.from_numpy(offsets_of(sizes.numpy())), self.genes.device
+        """Return the genotypes at the given rows, in their order, on the same device."""
+        device = self.genes.device
+        host_rows = rows.cpu()
+        host_offsets = self.offsets.cpu()
+        starts = host_offsets[host_rows].numpy()
+        sizes = host_offsets.diff()[host_rows].numpy()
+        entries = torch.from_numpy(ragged_positions(starts, sizes))
+        offsets = torch.from_numpy(offsets_of(sizes))
         condition = None if self.condition is None else self.condition[rows.to(device)]
-        return Genotypes(self.genes[at.to(device)], new_offsets.to(device), condition)
+        return Genotypes(self.genes[entries.to(device)], offsets.to(device), condition)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Genotypes:
+        """Return the genotypes on a device."""
+
         def moved(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.to(device, non_blocking=non_blocking)
 
@@ -77,25 +87,34 @@ class Genotypes:
         return Genotypes(moved(self.genes), moved(self.offsets), condition)
 
     def pin_memory(self) -> Genotypes:
+        """Return the genotypes in pinned memory, from which copies to a device do not wait."""
         condition = None if self.condition is None else self.condition.pin_memory()
         return Genotypes(self.genes.pin_memory(), self.offsets.pin_memory(), condition)
 
     def check(self, n_genes: int) -> Genotypes:
         """Return self, or raise if a genotype is empty, repeats a gene or has an invalid index."""
-        genes, offsets, sizes = self.genes, self.offsets, self.sizes
-        whole = len(offsets) and offsets[0] == 0 and offsets[-1] == len(genes)
-        if not whole or not genes.dtype == offsets.dtype == torch.int64 or (sizes < 0).any():
-            what = f"genes and offsets must be int64, the latter from 0 to {len(genes)}"
-            raise InputError(what, code="bad-genotypes")
-        owner, wrong = self.owner, sizes < 1
-        wrong[owner[(genes < 0) | (genes >= n_genes)]] = True
+        genes = self.genes
+        offsets = self.offsets
+        sizes = self.sizes
+        covers_all = len(offsets) and offsets[0] == 0 and offsets[-1] == len(genes)
+        are_int64 = genes.dtype == offsets.dtype == torch.int64
+        if not covers_all or not are_int64 or (sizes < 0).any():
+            message = f"genes and offsets must be int64, the latter from 0 to {len(genes)}"
+            raise InputError(message, code="bad-genotypes")
+        owner = self.owner
+        is_bad = sizes < 1
+        is_bad[owner[(genes < 0) | (genes >= n_genes)]] = True
         key, order = (owner * n_genes + genes).sort()
-        wrong[owner[order[1:][key[1:] == key[:-1]]]] = True
-        if wrong.any():
-            first = int(wrong.nonzero()[0])
-            given = genes[offsets[first] : offsets[first + 1]].tolist()
-            what = f"genotype {first} deletes the genes {given}; expected one or more different "
-            raise InputError(f"{what}ones from 0 to {n_genes - 1}", code="bad-genotypes")
+        repeated = order[1:][key[1:] == key[:-1]]
+        is_bad[owner[repeated]] = True
+        if is_bad.any():
+            first = int(is_bad.nonzero()[0])
+            deleted = genes[offsets[first] : offsets[first + 1]].tolist()
+            message = (
+                f"genotype {first} deletes the genes {deleted}; expected one or more different "
+                f"ones from 0 to {n_genes - 1}"
+            )
+            raise InputError(message, code="bad-genotypes")
         return self
 
 
@@ -113,7 +132,9 @@ def comparable_keys(n_genes: int, *sets: tuple[Ints, Ints]) -> list[AnyArray]:
 def repeats_a_gene(genes: Ints, offsets: Ints) -> Bools:
     """Return which sets contain a gene more than once; negative indices are ignored."""
     matrix = sorted_matrix(genes, offsets)
-    repeated: Bools = ((matrix[:, 1:] == matrix[:, :-1]) & (matrix[:, 1:] >= 0)).any(axis=1)
+    equals_previous = matrix[:, 1:] == matrix[:, :-1]
+    is_gene = matrix[:, 1:] >= 0
+    repeated: Bools = (equals_previous & is_gene).any(axis=1)
     return repeated
 
 
@@ -123,14 +144,16 @@ def sorted_matrix(genes: Ints, offsets: Ints, width: int | None = None) -> Ints:
     width = int(sizes.max(initial=0)) if width is None else width
     matrix = np.full((len(sizes), width), -1, dtype=np.int64)
     owner = np.repeat(np.arange(len(sizes)), sizes)
-    matrix[owner, np.arange(len(genes)) - np.repeat(offsets[:-1], sizes)] = genes
+    position = np.arange(len(genes)) - np.repeat(offsets[:-1], sizes)
+    matrix[owner, position] = genes
     matrix.sort(axis=1)
     return matrix
 
 
 def matrix_keys(matrix: Ints, n_genes: int) -> AnyArray:
     """Return one key per row of a `sorted_matrix`."""
-    base, width = n_genes + 1, matrix.shape[1]
+    base = n_genes + 1
+    width = matrix.shape[1]
     if base**width < 2**63:
         key = np.zeros(len(matrix), dtype=np.int64)
         for column in range(width):
@@ -141,6 +164,7 @@ def matrix_keys(matrix: Ints, n_genes: int) -> AnyArray:
 
 
 def sets_with(marked: Bools, offsets: Ints) -> Bools:
+    """Return which sets have an entry that is marked, [sets]."""
     owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     return np.bincount(owner[marked], minlength=len(offsets) - 1) > 0
 
@@ -172,6 +196,6 @@ def all_pairs(genes: Ints, offsets: Ints, n_genes: int) -> Pairs:
     """Return every pair of genes within every set."""
     matrix = sorted_matrix(genes, offsets)
     low, high = np.triu_indices(matrix.shape[1], 1)
-    there = matrix[:, low].T >= 0
+    is_pair = matrix[:, low].T >= 0
     keys = (matrix[:, low] * n_genes + matrix[:, high]).T
-    return Pairs(np.nonzero(there)[1], keys[there])
+    return Pairs(np.nonzero(is_pair)[1], keys[is_pair])

@@ -14,7 +14,7 @@ from deltacell.base.arrays import AnyArray, Bools, Doubles, Ints
 from deltacell.screen.coverage import Coverage
 from deltacell.screen.genotypes import Genotypes, all_pairs
 from deltacell.screen.screen import Screen
-from deltacell.screen.split import PARTS, Split
+from deltacell.screen.split import PARTS, TEST, TRAIN, VALIDATION, Split
 
 Part = Literal["train", "validation", "test"]
 
@@ -32,17 +32,21 @@ def lists_only_hits(screen: Screen) -> bool:
     farther from 0 than half the median distance.
     """
     score = screen.column("score").astype(np.float64)
-    known = np.isfinite(score)
-    if not known.any():
+    is_known = np.isfinite(score)
+    if not is_known.any():
         return bool((screen.column("sign") != 0).any())
     studies = screen.coverage.studies
-    of_interactions = (screen.rows["phenotype"] == "interaction").all()
-    if not studies or any(study.complete for study in studies) or not of_interactions:
+    has_only_interactions = (screen.rows["phenotype"] == "interaction").all()
+    if not studies or any(study.complete for study in studies) or not has_only_interactions:
         return False
-    p_value, size = screen.column("p_value"), np.abs(score[known])
-    p_value = p_value[np.isfinite(p_value)]
-    unlike = p_value > LARGEST_P if len(p_value) else size <= np.median(size) / 2
-    return bool(unlike.mean() < _FEW)
+    p_value = screen.column("p_value")
+    known_p_values = p_value[np.isfinite(p_value)]
+    if len(known_p_values):
+        is_unlike_a_hit = known_p_values > LARGEST_P
+    else:
+        distance = np.abs(score[is_known])
+        is_unlike_a_hit = distance <= np.median(distance) / 2
+    return bool(is_unlike_a_hit.mean() < _FEW)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,46 +67,52 @@ class Grid:
     @classmethod
     def of(cls, screen: Screen, *, whole: Screen | None = None) -> Grid | None:
         """Return the grid of a list of hits with single-gene queries; None for other screens."""
-        single = any((np.diff(s.query_offsets) == 1).any() for s in screen.coverage.studies)
-        if not single or not lists_only_hits(screen):
+        queries = [np.diff(study.query_offsets) for study in screen.coverage.studies]
+        has_single_query = any((n_genes == 1).any() for n_genes in queries)
+        if not has_single_query or not lists_only_hits(screen):
             return None
-        n = len(screen.genes)
-        tested = _crossed(screen.coverage, n)
+        n_genes = len(screen.genes)
+        tested = _crossed(screen.coverage, n_genes)
         n_pairs = int(np.count_nonzero(tested))
-        tested.ravel()[_pair_keys(screen, np.arange(n), n)] = False
+        tested.ravel()[_pair_keys(screen, np.arange(n_genes), n_genes)] = False
         if whole is not None:
             # Hits that were left out of `screen` are not zeros.
-            tested.ravel()[_pair_keys(whole, screen.genes.resolve(whole.genes.systematic), n)] = (
-                False
-            )
+            index = screen.genes.resolve(whole.genes.systematic)
+            tested.ravel()[_pair_keys(whole, index, n_genes)] = False
         return cls(screen, n_pairs, np.flatnonzero(tested))
 
     @property
     def listed(self) -> int:
+        """Number of pairs that the screen lists."""
         return self.n_pairs - self.n_zeros
 
     @property
     def n_zeros(self) -> int:
+        """Number of pairs that were tested without a hit."""
         return len(self.zeros)
 
     @property
     def sentence(self) -> str:
+        """What is assumed, in words."""
+        share = self.listed / max(self.n_pairs, 1)
         return (
             "The screen lists only hits. It is assumed that each study crossed every one of its "
             f"query genes with every one of its array genes: {self.n_pairs:,} pairs, "
-            f"of which {self.listed:,} are hits ({self.listed / max(self.n_pairs, 1):.2%}); the "
+            f"of which {self.listed:,} are hits ({share:.2%}); the "
             "others count as tested, with a score of 0."
         )
 
     def count(self, part: Part, split: Split) -> int:
-        return int((_parts(self, split) == PARTS.index(part)).sum())
+        """Return the number of zeros in a part of a split."""
+        is_in_part = _parts(self, split) == PARTS.index(part)
+        return int(is_in_part.sum())
 
     def draw(self, n: int, *, part: Part, split: Split, seed: int = 0) -> Genotypes:
         """Draw at most `n` zeros of a part uniformly without repetition, the smaller gene first."""
         number = PARTS.index(part)
-        there = self.zeros[_parts(self, split) == number]
+        zeros_of_part = self.zeros[_parts(self, split) == number]
         rng = np.random.default_rng([seed, number])
-        drawn = there[rng.permutation(len(there))[:n]]
+        drawn = zeros_of_part[rng.permutation(len(zeros_of_part))[:n]]
         genes = np.stack(np.divmod(drawn, len(self.screen.genes)), axis=1).ravel()
         return Genotypes(torch.from_numpy(genes), torch.arange(len(drawn) + 1) * 2)
 
@@ -111,8 +121,8 @@ def _crossed(coverage: Coverage, n_genes: int) -> Bools:
     """Return which pairs were crossed, [smaller gene, larger gene]."""
     tested = np.zeros((n_genes, n_genes), dtype=bool)
     for study in coverage.studies:
-        single = np.diff(study.query_offsets) == 1
-        queries = study.query_genes[study.query_offsets[:-1][single]]
+        is_single = np.diff(study.query_offsets) == 1
+        queries = study.query_genes[study.query_offsets[:-1][is_single]]
         tested[np.ix_(np.unique(queries), study.array_genes)] = True
     # The order of query and array does not matter, and no strain is crossed with itself.
     both: Bools = np.triu(tested, 1)
@@ -133,23 +143,24 @@ def _parts(grid: Grid, split: Split) -> AnyArray:
     if split.method != "named":
         shares |= split.options
     if split.method == "gene":
-        test, validation = (
-            np.isin(first, genes) | np.isin(second, genes)
-            for genes in (split.held_out, split.validation_genes)
-        )
+        is_test = np.isin(first, split.held_out) | np.isin(second, split.held_out)
+        validation_genes = split.validation_genes
+        is_validation = np.isin(first, validation_genes) | np.isin(second, validation_genes)
     elif split.method == "source":
         crossed = _crossed(grid.screen.coverage.only(split.options["test"]), n_genes)
-        test, validation = crossed.ravel()[grid.zeros], chance < shares["validation"]
+        is_test = crossed.ravel()[grid.zeros]
+        is_validation = chance < shares["validation"]
     else:
-        test = chance < shares["test"]
-        validation = chance < shares["test"] + shares["validation"]
-    return np.where(test, 2, validation).astype(np.int8)
+        is_test = chance < shares["test"]
+        is_validation = chance < shares["test"] + shares["validation"]
+    return np.where(is_test, TEST, np.where(is_validation, VALIDATION, TRAIN)).astype(np.int8)
 
 
 def _pair_keys(screen: Screen, index: Ints, n_genes: int) -> Ints:
     """Return the keys of the pairs that a screen lists, with new gene indices."""
-    owner, key = all_pairs(index[screen.genotypes.genes.numpy()], screen.offsets, n_genes)
-    return np.unique(key[np.diff(screen.offsets)[owner] == 2])
+    pairs = all_pairs(index[screen.genotypes.genes.numpy()], screen.offsets, n_genes)
+    n_deleted = np.diff(screen.offsets)[pairs.owner]
+    return np.unique(pairs.key[n_deleted == 2])
 
 
 def _hashed(names: tuple[str, ...], seed: int, first: Ints, second: Ints) -> Doubles:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from deltacell.screen.screen import Screen
 
-GENOTYPE, DELETES = "genotype", "deletes"
+GENOTYPE = "genotype"
+DELETES = "deletes"
 #: The columns of a screen that are read in addition to its phenotype.
 COLUMNS = ("standard_deviation", "p_value")
 
@@ -37,18 +38,19 @@ def screen_of(data: HeteroData, *, study: str, phenotype: str) -> Screen:
 
     genes = genes_of(data)
     if GENOTYPE not in data.node_types or "phenotype" not in data[GENOTYPE]:
-        what = "the HeteroData has no phenotype of genotypes"
-        raise InputError(what, code="missing-phenotype", fix=_PHENOTYPE_FIX)
-    nodes, edge_type = data[GENOTYPE], (GENOTYPE, DELETES, GENE)
+        message = "the HeteroData has no phenotype of genotypes"
+        raise InputError(message, code="missing-phenotype", fix=_PHENOTYPE_FIX)
+    nodes = data[GENOTYPE]
+    edge_type = (GENOTYPE, DELETES, GENE)
     score = _scores(nodes["phenotype"])
     if edge_type not in data.edge_types:
-        what = "the HeteroData does not say which genes a genotype deletes"
-        raise InputError(what, code="missing-edges", fix=_DELETES_FIX)
+        message = "the HeteroData does not say which genes a genotype deletes"
+        raise InputError(message, code="missing-edges", fix=_DELETES_FIX)
     place = "data['genotype', 'deletes', 'gene']"
     owner, gene = index_of_edges(data[edge_type], place, _DELETES_FIX)
     if len(owner) and not 0 <= owner.min() <= owner.max() < len(score):
-        what = f"{place}.edge_index names a genotype outside 0 to {len(score) - 1}"
-        raise InputError(what, code="bad-edges", fix=_DELETES_FIX)
+        message = f"{place}.edge_index names a genotype outside 0 to {len(score) - 1}"
+        raise InputError(message, code="bad-edges", fix=_DELETES_FIX)
     order = np.argsort(owner, kind="stable")
     offsets = offsets_of(np.bincount(owner, minlength=len(score)))
     columns: dict[str, Any] = {
@@ -73,7 +75,8 @@ def add_genotypes(data: HeteroData, screen: Screen) -> HeteroData:
         return torch.from_numpy(np.array(screen.column(name)))
 
     nodes = data[GENOTYPE]
-    nodes.num_nodes, nodes.phenotype = len(screen), tensor("score")
+    nodes.num_nodes = len(screen)
+    nodes.phenotype = tensor("score")
     for name in COLUMNS:
         nodes[name] = tensor(name)
     genotypes = screen.genotypes
@@ -83,5 +86,6 @@ def add_genotypes(data: HeteroData, screen: Screen) -> HeteroData:
 
 
 def _scores(values: Any) -> Any:
+    """Return the scores of a tensor or list of any length, as an array of float64."""
     n = len(values) if hasattr(values, "__len__") else 1
     return numbers_of(values, "data['genotype'].phenotype", n)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from deltacell.base.arrays import Floats, Ints, offsets_of, ragged_positions
+from deltacell.base.arrays import AnyArray, Floats, Ints, offsets_of, ragged_positions
 from deltacell.base.errors import InputError
 from deltacell.screen.genotypes import Genotypes, commonest, numbered
 from deltacell.screen.screen import Screen
@@ -33,17 +33,27 @@ class Batch:
 
     @property
     def nbytes(self) -> int:
-        return sum(part.nbytes for part in self._parts)
+        """Size in bytes."""
+        tensors = (self.targets, self.weights, self.rows)
+        return self.genotypes.nbytes + sum(tensor.nbytes for tensor in tensors)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
-        return Batch(*(part.to(device, non_blocking=non_blocking) for part in self._parts))
+        """Return the batch on a device."""
+        return Batch(
+            self.genotypes.to(device, non_blocking=non_blocking),
+            self.targets.to(device, non_blocking=non_blocking),
+            self.weights.to(device, non_blocking=non_blocking),
+            self.rows.to(device, non_blocking=non_blocking),
+        )
 
     def pin_memory(self) -> Batch:
-        return Batch(*(part.pin_memory() for part in self._parts))
-
-    @property
-    def _parts(self) -> tuple[Any, ...]:
-        return self.genotypes, self.targets, self.weights, self.rows
+        """Return the batch in pinned memory, from which copies to a device do not wait."""
+        return Batch(
+            self.genotypes.pin_memory(),
+            self.targets.pin_memory(),
+            self.weights.pin_memory(),
+            self.rows.pin_memory(),
+        )
 
 
 class Loader:
@@ -84,17 +94,23 @@ class Loader:
     ) -> None:
         numbers = (batch_size, samples_per_epoch, run_length, seed + 1)
         if any(number is not None and number < 1 for number in numbers):
-            what = (
+            message = (
                 "batch_size, samples_per_epoch and run_length must be at least 1, seed at least 0"
             )
-            raise InputError(what, code="invalid-number")
-        self.screen, self.rows = screen, _checked_rows(screen, rows)
-        self.batch_size, self.shuffle, self.seed = batch_size, shuffle, seed
-        self.rank, self.world_size, self.run_length = rank, world_size, run_length
+            raise InputError(message, code="invalid-number")
+        self.screen = screen
+        self.rows = _checked_rows(screen, rows)
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.seed = seed
+        self.rank = rank
+        self.world_size = world_size
+        self.run_length = run_length
         self.batches_per_gather = batches_per_gather
         self.samples_per_epoch = min(samples_per_epoch or len(self.rows), len(self.rows))
         self._genes: Ints = screen.genotypes.genes.numpy()
-        self._starts, self._sizes = screen.offsets[:-1], np.diff(screen.offsets)
+        self._starts = screen.offsets[:-1]
+        self._sizes = np.diff(screen.offsets)
         self._targets = _checked_targets(screen, self.rows, targets)
         self._go_to(0, 0)
 
@@ -119,18 +135,23 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the epoch and the number of its batches yielded, the same on every rank."""
-        epoch, batch = (self.epoch + 1, 0) if self._finished else (self.epoch, self._handed_out)
-        return {"epoch": epoch, "batch": batch, **self._identity()}
+        if self._finished:
+            position = {"epoch": self.epoch + 1, "batch": 0}
+        else:
+            position = {"epoch": self.epoch, "batch": self._handed_out}
+        return {**position, **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state, which must be of a loader with the same order."""
         identity = self._identity()
-        for name, mine in identity.items():
-            if state.get(name, mine) != mine:
-                what = f"the state has {name}={state[name]}, but this loader has {mine}"
-                raise InputError(what, code="other-order", key=name)
-        epoch, batch = state.get("epoch", -1), state.get("batch", -1)
-        if not state.keys() >= identity.keys() or epoch < 0 or not 0 <= batch < len(self):
+        for name, own_value in identity.items():
+            if state.get(name, own_value) != own_value:
+                message = f"the state has {name}={state[name]}, but this loader has {own_value}"
+                raise InputError(message, code="other-order", key=name)
+        epoch = state.get("epoch", -1)
+        batch = state.get("batch", -1)
+        is_complete = state.keys() >= identity.keys()
+        if not is_complete or epoch < 0 or not 0 <= batch < len(self):
             raise InputError("not a state of this loader", code="not-a-state")
         self._go_to(epoch, batch)
 
@@ -139,7 +160,9 @@ class Loader:
         return self._handed_out == len(self)
 
     def _go_to(self, epoch: int, batch: int) -> None:
-        self.epoch, self._start, self._handed_out = epoch, batch, batch
+        self.epoch = epoch
+        self._start = batch
+        self._handed_out = batch
 
     def _identity(self) -> dict[str, Any]:
         """Return everything that determines the composition of batches."""
@@ -154,6 +177,7 @@ class Loader:
         }
 
     def _order(self, epoch: int) -> Ints:
+        """Return the rows of an epoch in order, [samples]."""
         if not self.shuffle:
             return self.rows[: self.samples_per_epoch]
         rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, epoch])))
@@ -171,29 +195,39 @@ class Loader:
         order = self._order(epoch)
         for first in range(start, len(self), self.batches_per_gather):
             last = min(first + self.batches_per_gather, len(self))
-            together = order[first * self.batch_size : last * self.batch_size]
-            begin = np.arange(last - first, dtype=np.int64) * self.batch_size
-            counts = np.minimum(begin + self.batch_size, len(together)) - begin
-            mine = counts * self.rank // self.world_size
-            lengths = counts * (self.rank + 1) // self.world_size - mine
-            rows = together[ragged_positions(begin + mine, lengths)]
-            sizes = self._sizes[rows]
-            ends, at = offsets_of(sizes), np.cumsum(lengths) - lengths
-            offsets = ends[ragged_positions(at, lengths + 1)] - np.repeat(ends[at], lengths + 1)
-            genes = self._genes[ragged_positions(self._starts[rows], sizes)]
-            weights = np.repeat((1.0 / counts).astype(np.float32), lengths)
-            views = (
-                torch.split_with_sizes(torch.from_numpy(column), pieces.tolist())
-                for column, pieces in (
-                    (genes, ends[at + lengths] - ends[at]),
-                    (offsets, lengths + 1),
-                    (self._targets[rows], lengths),
-                    (weights, lengths),
-                    (rows, lengths),
-                )
+            yield from self._gathered(order[first * self.batch_size : last * self.batch_size])
+
+    def _gathered(self, rows_of_all: Ints) -> Iterator[Batch]:
+        """Yield this rank's part of each batch, from the rows of some whole batches."""
+        n_batches = -(-len(rows_of_all) // self.batch_size)
+        begin = np.arange(n_batches, dtype=np.int64) * self.batch_size
+        counts = np.minimum(begin + self.batch_size, len(rows_of_all)) - begin
+        skipped = counts * self.rank // self.world_size
+        lengths = counts * (self.rank + 1) // self.world_size - skipped
+        rows = rows_of_all[ragged_positions(begin + skipped, lengths)]
+        sizes = self._sizes[rows]
+        ends = offsets_of(sizes)
+        first = np.cumsum(lengths) - lengths  # row of each batch
+        offsets = ends[ragged_positions(first, lengths + 1)] - np.repeat(ends[first], lengths + 1)
+        genes = self._genes[ragged_positions(self._starts[rows], sizes)]
+        weights = np.repeat((1.0 / counts).astype(np.float32), lengths)
+        genes_of_batches = _split(genes, ends[first + lengths] - ends[first])
+        offsets_of_batches = _split(offsets, lengths + 1)
+        targets_of_batches = _split(self._targets[rows], lengths)
+        weights_of_batches = _split(weights, lengths)
+        rows_of_batches = _split(rows, lengths)
+        for batch in range(n_batches):
+            yield Batch(
+                Genotypes(genes_of_batches[batch], offsets_of_batches[batch]),
+                targets_of_batches[batch],
+                weights_of_batches[batch],
+                rows_of_batches[batch],
             )
-            for gene, offset, target, weight, row in zip(*views, strict=True):
-                yield Batch(Genotypes(gene, offset), target, weight, row)
+
+
+def _split(values: AnyArray, lengths: Ints) -> Sequence[torch.Tensor]:
+    """Return views of consecutive pieces of an array."""
+    return torch.split_with_sizes(torch.from_numpy(values), lengths.tolist())
 
 
 def in_runs(groups: Ints, length: int, rng: np.random.Generator) -> Ints:
@@ -208,32 +242,39 @@ def in_runs(groups: Ints, length: int, rng: np.random.Generator) -> Ints:
     order = np.argsort(number, kind="stable")
     size = np.bincount(number)
     within = np.arange(len(groups)) - np.repeat(np.cumsum(size) - size, size)
-    run = (within + np.repeat(rng.integers(0, length, len(size)), size)) // length
-    first = np.ones(len(groups), dtype=bool)
-    first[1:] = (np.diff(run) != 0) | (np.diff(number[order]) != 0)
-    of_run = np.cumsum(first) - 1
-    place = rng.permutation(int(of_run[-1]) + 1)
-    return order[np.argsort(place[of_run], kind="stable")]
+    shift = np.repeat(rng.integers(0, length, len(size)), size)
+    run_of_group = (within + shift) // length
+    is_first = np.ones(len(groups), dtype=bool)
+    is_first[1:] = (np.diff(run_of_group) != 0) | (np.diff(number[order]) != 0)
+    run = np.cumsum(is_first) - 1
+    place = rng.permutation(int(run[-1]) + 1)
+    return order[np.argsort(place[run], kind="stable")]
 
 
 def _checked_targets(screen: Screen, rows: Ints, targets: npt.ArrayLike | None) -> Floats:
+    """Return the target of each row of the screen; raise if one of the given rows has none."""
     values = np.array(screen.column("score") if targets is None else targets, dtype=np.float32)
     if values.shape != (len(screen),):
-        what = f"targets has shape {values.shape}; expected one number per row of the whole screen"
-        raise InputError(what, code="column-length")
-    missing = int((~np.isfinite(values[rows])).sum())
-    if missing:
-        what = f"{missing:,} of {len(rows):,} rows have no target (not a finite number)"
-        raise InputError(what, code="missing-target", fix="Exclude these rows.")
+        message = (
+            f"targets has shape {values.shape}; expected one number per row of the whole screen"
+        )
+        raise InputError(message, code="column-length")
+    n_missing = int((~np.isfinite(values[rows])).sum())
+    if n_missing:
+        message = f"{n_missing:,} of {len(rows):,} rows have no target (not a finite number)"
+        raise InputError(message, code="missing-target", fix="Exclude these rows.")
     return values
 
 
 def _checked_rows(screen: Screen, rows: npt.ArrayLike | None) -> Ints:
-    every = np.arange(len(screen))
-    chosen = every if rows is None else np.asarray(rows)
-    chosen = every[chosen] if chosen.dtype == bool and len(chosen) == len(every) else chosen
-    valid = len(chosen) and np.isin(chosen, every).all() and len(np.unique(chosen)) == len(chosen)
-    if not valid or chosen.dtype.kind not in "iu":
-        what = f"rows must be distinct indices from 0 to {len(every) - 1}, or a mask of all rows"
-        raise InputError(what, code="invalid-rows")
+    """Return rows as distinct indices; raise if they are something else."""
+    n_rows = len(screen)
+    chosen = np.arange(n_rows) if rows is None else np.asarray(rows)
+    if chosen.dtype == bool and len(chosen) == n_rows:
+        chosen = np.flatnonzero(chosen)
+    is_inside = len(chosen) > 0 and bool(np.isin(chosen, np.arange(n_rows)).all())
+    is_distinct = len(np.unique(chosen)) == len(chosen)
+    if not is_inside or not is_distinct or chosen.dtype.kind not in "iu":
+        message = f"rows must be distinct indices from 0 to {n_rows - 1}, or a mask of all rows"
+        raise InputError(message, code="invalid-rows")
     return chosen.astype(np.int64)

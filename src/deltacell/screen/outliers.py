@@ -38,6 +38,7 @@ def deviations_from_median(scores: AnyArray) -> Doubles:
 
 
 def _deviation(known: AnyArray, center: float) -> float:
+    """Return the robust standard deviation of scores around their median; infinite without one."""
     for percentiles, of_a_normal in zip(_SHARES, _OF_A_NORMAL, strict=True):
         low, high = np.percentile(known, percentiles)
         # With few scores a wide range contains the outliers themselves.

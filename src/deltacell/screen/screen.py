@@ -6,9 +6,10 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import polars as pl
@@ -74,7 +75,8 @@ def _schema(stored: pa.Schema) -> pl.Schema:
 
 
 #: The same columns in memory.
-ROWS, DELETED = _schema(ROW_SCHEMA), _schema(GENE_SCHEMA)
+ROWS = _schema(ROW_SCHEMA)
+DELETED = _schema(GENE_SCHEMA)
 
 _LARGEST = float(np.finfo(np.float32).max)
 #: The smallest and largest possible measurement, by column.
@@ -103,10 +105,18 @@ _CLOSED: dict[str, Any] = {
 _READ_BACK = ("genes", "score", "p_value", "standard_deviation")
 
 
-def is_impossible(column: str, values: AnyArray) -> tuple[Bools, str]:
+class ImpossibleValues(NamedTuple):
+    """The values of a column that are out of range."""
+
+    is_outside: Bools
+    reason: str
+
+
+def is_impossible(column: str, values: AnyArray) -> ImpossibleValues:
     """Return which values are out of range, and why; NaN, a missing value, is possible."""
     low, high = RANGES[column]
-    return (values < low) | (values > high), f"not between {low:g} and {high:g}"
+    is_outside = (values < low) | (values > high)
+    return ImpossibleValues(is_outside, f"not between {low:g} and {high:g}")
 
 
 class Screen(storage.Storable):
@@ -155,24 +165,19 @@ class Screen(storage.Storable):
         value for all. ``sign`` defaults to that of an interaction's score; a fitness has none.
         """
         genotypes.check(len(genes))
-        n = len(genotypes)
-        values: dict[str, Any] = {**_DEFAULTS, "source_row": np.arange(n), **columns}
+        n_genotypes = len(genotypes)
+        values: dict[str, Any] = {**_DEFAULTS, "source_row": np.arange(n_genotypes), **columns}
         for column in RANGES:
-            numbers = np.atleast_1d(np.asarray(values[column], dtype=np.float64))
-            wrong, why = is_impossible(column, numbers)
-            if wrong.any():
-                row = int(np.argmax(wrong))
-                what = f"'{column}' of row {row} is {numbers[row]:g}, {why}"
-                raise InputError(what, code="impossible-value", column=column, row=row)
-        values["end"], values["gene"] = genotypes.offsets[1:].numpy(), genotypes.genes.numpy()
+            _check_range(column, values[column])
+        values["end"] = genotypes.offsets[1:].numpy()
+        values["gene"] = genotypes.genes.numpy()
         try:
-            rows, deleted = (
-                pl.DataFrame({name: values[name] for name in schema}, schema)
-                for schema in (ROWS, DELETED)
-            )
+            rows = pl.DataFrame({name: values[name] for name in ROWS}, ROWS)
+            deleted = pl.DataFrame({name: values[name] for name in DELETED}, DELETED)
         except pl.exceptions.ShapeError as error:
-            what = f"expected a value for each of {n} genotypes or {len(genotypes.genes)} genes"
-            raise InputError(f"{what}: {error}", code="column-length") from error
+            n_genes = len(genotypes.genes)
+            message = f"expected a value for each of {n_genotypes} genotypes or {n_genes} genes"
+            raise InputError(f"{message}: {error}", code="column-length") from error
         if "sign" not in columns:
             rows = rows.with_columns(sign=_SCORE_SIGN)
         return cls(genes, rows, deleted, coverage, sources=sources, synthetic=synthetic)
@@ -193,8 +198,8 @@ class Screen(storage.Storable):
             screens[0].genes,
             pl.concat([s.rows for s in screens]).with_columns(end=ends),
             pl.concat([s.deleted for s in screens]),
-            Coverage(tuple(c for s in screens for c in s.coverage.studies)),
-            sources=[source for s in screens for source in s.sources],
+            Coverage(tuple(chain.from_iterable(s.coverage.studies for s in screens))),
+            sources=list(chain.from_iterable(s.sources for s in screens)),
         )
 
     def __len__(self) -> int:
@@ -211,6 +216,7 @@ class Screen(storage.Storable):
 
     @cached_property
     def genotypes(self) -> Genotypes:
+        """The sets of deleted genes, one per row."""
         genes = self.column("gene").astype(np.int64)
         return Genotypes(torch.from_numpy(genes), torch.from_numpy(self.offsets))
 
@@ -221,6 +227,7 @@ class Screen(storage.Storable):
 
     @property
     def kind(self) -> list[str]:
+        """How many genes each genotype deletes, in words: ``digenic``."""
         return [_kind(size) for size in np.diff(self.offsets).tolist()]
 
     def column(self, name: str) -> AnyArray:
@@ -229,33 +236,38 @@ class Screen(storage.Storable):
 
     def take(self, rows: Sequence[int] | AnyArray) -> Screen:
         """Return the genotypes at the given rows, or where a mask is true."""
-        given = np.asarray(rows)
-        index = np.arange(len(self))[given if len(given) else given.astype(np.int64)]
+        chosen = np.asarray(rows)
+        if not len(chosen):
+            chosen = chosen.astype(np.int64)
+        index = np.arange(len(self))[chosen]
         sizes = np.diff(self.offsets)[index]
-        at = ragged_positions(self.offsets[:-1][index], sizes)
-        rows = self.rows[index].with_columns(end=offsets_of(sizes)[1:])
-        return self._with(rows=rows, deleted=self.deleted[at])
+        entries = ragged_positions(self.offsets[:-1][index], sizes)
+        taken = self.rows[index].with_columns(end=offsets_of(sizes)[1:])
+        return self._with(rows=taken, deleted=self.deleted[entries])
 
     def where(self, **values: str | Sequence[str]) -> Screen:
         """Return the genotypes whose study, phenotype or kind has one of the given values."""
-        left = self.rows.select("study", "phenotype", kind=pl.Series(self.kind)).with_row_index()
+        rows = self.rows.select("study", "phenotype", kind=pl.Series(self.kind)).with_row_index()
         for name, wanted in values.items():
             if name not in ("study", "phenotype", "kind"):
-                what = f"unknown column '{name}'; expected study, phenotype or kind"
-                raise InputError(what, code="unknown-column")
-            accepted, there = [wanted] if isinstance(wanted, str) else list(wanted), left[name]
-            left = left.filter(pl.col(name).is_in(accepted))
-            if not len(left):
-                what = f"no genotype has the {name} {' or '.join(accepted)}"
-                fix = f"Choose from {', '.join(sorted(set(there)))}."
-                raise InputError(what, code="no-such-genotypes", fix=fix)
-        screen = self.take(left["index"].to_numpy())
+                message = f"unknown column '{name}'; expected study, phenotype or kind"
+                raise InputError(message, code="unknown-column")
+            accepted = [wanted] if isinstance(wanted, str) else list(wanted)
+            choices = sorted(set(rows[name]))
+            rows = rows.filter(pl.col(name).is_in(accepted))
+            if not len(rows):
+                message = f"no genotype has the {name} {' or '.join(accepted)}"
+                fix = f"Choose from {', '.join(choices)}."
+                raise InputError(message, code="no-such-genotypes", fix=fix)
+        screen = self.take(rows["index"].to_numpy())
         return screen._with(coverage=self.coverage.only(set(screen.rows["study"])))
 
     def subset(self, n: int, seed: int = 0) -> Screen:
+        """Return n genotypes drawn at random, in their order."""
         if not 1 <= n <= len(self):
             raise InputError(f"cannot draw {n} of {len(self)} genotypes", code="invalid-number")
-        return self.take(np.sort(np.random.default_rng(seed).permutation(len(self))[:n]))
+        drawn = np.random.default_rng(seed).permutation(len(self))[:n]
+        return self.take(np.sort(drawn))
 
     def merge(self, how: Merge) -> Screen:
         """Return one row per set of genes and phenotype, in order of first appearance.
@@ -267,13 +279,16 @@ class Screen(storage.Storable):
         of equals.
         """
         if how not in get_args(Merge):
-            what = f"unknown merge '{how}'; expected {', '.join(get_args(Merge))}"
-            raise InputError(what, code="unknown-merge")
+            message = f"unknown merge '{how}'; expected {', '.join(get_args(Merge))}"
+            raise InputError(message, code="unknown-merge")
         _, key = np.unique(self.keys, return_inverse=True)
-        score, sign, squared = pl.col("score"), pl.col("sign"), pl.col("standard_deviation") ** 2
+        score = pl.col("score")
+        sign = pl.col("sign")
+        variance = pl.col("standard_deviation") ** 2
         known = score.is_not_nan()
+        known_scores = score.filter(known)
         by_p = pl.col("row").sort_by(pl.col("p_value").fill_nan(np.inf), maintain_order=True)
-        deviation = squared.filter(known).sum().sqrt() / known.sum()
+        deviation = variance.filter(known).sum().sqrt() / known.sum()
         merged = (
             self.rows.with_columns(pl.col("score", "standard_deviation").cast(pl.Float64), key=key)
             .with_row_index("row")
@@ -281,7 +296,7 @@ class Screen(storage.Storable):
             .agg(
                 pl.col("replicates").sum(),
                 row=(by_p if how == "best-p" else pl.col("row")).first(),
-                score=getattr(score.filter(known), "mean" if how == "mean" else "median")(),
+                score=known_scores.mean() if how == "mean" else known_scores.median(),
                 # The NaN of 0 / 0 has other bits than NumPy's, and so another checksum.
                 standard_deviation=deviation.fill_nan(np.nan),
                 sign=pl.when(sign.n_unique() == 1).then(sign.first()).otherwise(0),
@@ -306,34 +321,49 @@ class Screen(storage.Storable):
         if cell.genes.systematic == self.genes.systematic:
             return self._with(genes=cell.genes)
         new_index = cell.genes.resolve(self.genes.systematic)
-        old, owner = self.genotypes.genes.numpy(), self.genotypes.owner.numpy()
-        gene = new_index[old]
-        known = ~sets_with(gene < 0, self.offsets)
-        twice = known & repeats_a_gene(gene, self.offsets)
-        kept = known & ~twice
-        if not kept.all() and on_unknown == "error":
-            row = int(np.argmin(known)) if not known.all() else int(np.argmax(twice))
-            names = " ".join(self.genes[i] for i in old[owner == row])
-            what = f"{int((~kept).sum()):,} genotypes have a gene that the cell lacks, or one twice"
-            code = "gene-twice" if known.all() else "unknown-gene"
-            fix = "Drop such genotypes with screen.on(cell, on_unknown='drop')."
-            raise InputError(f"{what}; first {names}", code=code, fix=fix)
-        screen = self.take(kept)
-        dropped = {UNKNOWN_GENE: int((~known).sum()), ONE_GENE_TWICE: int(twice.sum())}
-        lost = Counts(len(self), int(kept.sum()), dropped)
-        note = Source("", "", "Screen.on", lost, "cell")
+        owner = self.genotypes.owner.numpy()
+        gene = new_index[self.genotypes.genes.numpy()]
+        is_known = ~sets_with(gene < 0, self.offsets)
+        is_repeated = is_known & repeats_a_gene(gene, self.offsets)
+        is_kept = is_known & ~is_repeated
+        if not is_kept.all() and on_unknown == "error":
+            raise self._not_on_cell(is_known, is_repeated)
+        screen = self.take(is_kept)
+        n_unknown = int((~is_known).sum())
+        dropped = {UNKNOWN_GENE: n_unknown, ONE_GENE_TWICE: int(is_repeated.sum())}
+        counts = Counts(len(self), int(is_kept.sum()), dropped)
+        note = Source("", "", "Screen.on", counts, "cell")
         return screen._with(
             genes=cell.genes,
-            deleted=screen.deleted.with_columns(gene=gene[kept[owner]]),
+            deleted=screen.deleted.with_columns(gene=gene[is_kept[owner]]),
             coverage=self.coverage.renumbered(new_index),
-            sources=[*self.sources, note] if lost.dropped else self.sources,
+            sources=[*self.sources, note] if counts.dropped else self.sources,
         )
 
+    def _not_on_cell(self, is_known: Bools, is_repeated: Bools) -> InputError:
+        """Return the error that genotypes have a gene that a cell lacks, or one gene twice."""
+        all_known = is_known.all()
+        row = int(np.argmax(is_repeated)) if all_known else int(np.argmin(is_known))
+        names = " ".join(self.genes[i] for i in self.genotypes.genes.numpy()[self._entries(row)])
+        n_lost = int((~is_known | is_repeated).sum())
+        message = f"{n_lost:,} genotypes have a gene that the cell lacks, or one twice"
+        return InputError(
+            f"{message}; first {names}",
+            code="gene-twice" if all_known else "unknown-gene",
+            fix="Drop such genotypes with screen.on(cell, on_unknown='drop').",
+        )
+
+    def _entries(self, row: int) -> slice:
+        """Return where the genes of a genotype are in `deleted`."""
+        return slice(int(self.offsets[row]), int(self.offsets[row + 1]))
+
     def with_scores(self, scores: AnyArray) -> Screen:
+        """Return the screen with other scores, [genotypes]."""
         return self._with(rows=self.rows.with_columns(score=np.asarray(scores)))
 
     def _facts(self) -> dict[str, Any]:
-        score, sign = self.column("score").astype(np.float64), self.column("sign")
+        score = self.column("score").astype(np.float64)
+        sign = self.column("sign")
         scored = score[np.isfinite(score)]
         return {
             "genotypes": len(self),
@@ -350,10 +380,11 @@ class Screen(storage.Storable):
                 "negative": int((sign < 0).sum()),
                 "positive": int((sign > 0).sum()),
             },
-            "coverage": [c.to_json() for c in self.coverage.studies],
+            "coverage": [study.to_json() for study in self.coverage.studies],
         }
 
     def _kinds(self) -> dict[str, int]:
+        """Return the number of genotypes by the number of their genes, in words."""
         sizes = Counter(np.diff(self.offsets).tolist())
         return {_kind(size): sizes[size] for size in sorted(sizes)}
 
@@ -380,13 +411,13 @@ class Screen(storage.Storable):
             with duckdb.connect(":memory:", config=_CLOSED) as connection:
                 for name, table in tables.items():
                     connection.register(name, table)
-                found = connection.sql(sql)
-                if found is None:
+                relation = connection.sql(sql)
+                if relation is None:
                     raise InputError("not a SELECT statement", code="sql-error")
-                return pl.DataFrame(found.to_arrow_table())
+                return pl.DataFrame(relation.to_arrow_table())
         except (duckdb.Error, pl.exceptions.PolarsError) as error:
-            there = (f"{name} has {', '.join(t.column_names)}" for name, t in tables.items())
-            fix = f"Columns: {'; '.join(there)}. The columns of the result need distinct names."
+            columns = [f"{name} has {', '.join(t.column_names)}" for name, t in tables.items()]
+            fix = f"Columns: {'; '.join(columns)}. The columns of the result need distinct names."
             raise InputError(f"the SQL failed: {error}", code="sql-error", fix=fix) from error
 
     def to_polars(self) -> pl.DataFrame:
@@ -420,16 +451,7 @@ class Screen(storage.Storable):
         """
         from deltacell.screen.readers import tables
 
-        table = frame_of(frame, study)
-        for name, here in (columns or {}).items():
-            if here not in table.columns:
-                what = f"the table has no column '{here}'; it has {', '.join(table.columns)}"
-                raise InputError(what, code="missing-column")
-            table = table.rename({here: name})
-        if any(isinstance(kind, pl.List) for kind in table.dtypes):
-            # A table of `to_pandas`; lists other than the genes are not read back.
-            table = table.select(name for name in _READ_BACK if name in table.columns)
-            table = table.with_columns(pl.col("genes").cast(pl.List(pl.String)).list.join(";"))
+        table = _readable_table(frame_of(frame, study), columns or {})
         # The table goes through a file, so that column names mean the same.
         with TemporaryDirectory() as folder:
             path = Path(folder) / f"{study}.tsv"
@@ -440,8 +462,8 @@ class Screen(storage.Storable):
             except InputError as error:
                 # The first line of the file is the header, and rows are counted from 0.
                 place = f"row {error.line - 2} of the table: " if error.line else ""
-                what = f"{place}{error.message}"
-                raise InputError(what, code=error.code, fix=error.fix, **error.fields) from error
+                message = f"{place}{error.message}"
+                raise InputError(message, code=error.code, fix=error.fix, **error.fields) from error
         return screen
 
     def to_hetero_data(self, cell: Cell | None = None) -> HeteroData:
@@ -495,12 +517,14 @@ class Screen(storage.Storable):
         standard = [name or "" for name in self.genes.standard]
         var = pd.DataFrame({"standard": standard}, index=list(self.genes.systematic))
         genes = self.genotypes.genes.numpy()
-        entries = np.ones(len(genes), dtype=np.float32), genes, self.offsets
-        deleted = sparse.csr_matrix(entries, shape=(len(self), len(self.genes)))
+        ones = np.ones(len(genes), dtype=np.float32)
+        shape = (len(self), len(self.genes))
+        deleted = sparse.csr_matrix((ones, genes, self.offsets), shape=shape)
         deleted.sort_indices()
         return anndata.AnnData(deleted, obs=obs, var=var)
 
     def _deleted(self) -> pl.DataFrame:
+        """Return `deleted` with the names of genes, and the ``row`` of each."""
         names = pl.Series(self.genes.systematic, dtype=pl.String).gather(self.deleted["gene"])
         owner = pl.Series("row", self.genotypes.owner.numpy())
         return self.deleted.with_columns(gene=names).insert_column(0, owner)
@@ -512,6 +536,35 @@ class Screen(storage.Storable):
             "deleted": self.deleted.to_arrow().cast(GENE_SCHEMA),
             **self.coverage.to_arrow(),
         }
+
+
+def _check_range(column: str, values: Any) -> None:
+    """Raise if a value of a column, or the only one for all rows, is out of range."""
+    numbers = np.atleast_1d(np.asarray(values, dtype=np.float64))
+    is_outside, reason = is_impossible(column, numbers)
+    if is_outside.any():
+        row = int(np.argmax(is_outside))
+        message = f"'{column}' of row {row} is {numbers[row]:g}, {reason}"
+        raise InputError(message, code="impossible-value", column=column, row=row)
+
+
+def _readable_table(table: pl.DataFrame, columns: Mapping[str, str]) -> pl.DataFrame:
+    """Return a table as it can be written to a file that readers of screens understand.
+
+    Args:
+        table: A table, or a result of `Screen.to_pandas`, of which lists other than the genes are
+            not read back.
+        columns: The name of a column in the table by the name that it should have.
+    """
+    for name, own_name in columns.items():
+        if own_name not in table.columns:
+            message = f"the table has no column '{own_name}'; it has {', '.join(table.columns)}"
+            raise InputError(message, code="missing-column")
+        table = table.rename({own_name: name})
+    if not any(isinstance(kind, pl.List) for kind in table.dtypes):
+        return table
+    table = table.select(name for name in _READ_BACK if name in table.columns)
+    return table.with_columns(pl.col("genes").cast(pl.List(pl.String)).list.join(";"))
 
 
 def _kind(size: int) -> str:

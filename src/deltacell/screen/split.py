@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -15,7 +16,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from deltacell import storage
-from deltacell.base.arrays import Ints, offsets_of
+from deltacell.base.arrays import AnyArray, Ints, offsets_of
 from deltacell.base.errors import InputError
 from deltacell.base.text import listed, share_text
 from deltacell.screen.genotypes import (
@@ -72,8 +73,8 @@ class Split:
             object.__setattr__(self, name, frozen)
         rows = np.sort(np.concatenate([getattr(self, name) for name in PARTS]))
         if not np.array_equal(rows, np.arange(len(rows))):
-            what = f"the parts of a split must contain each row from 0 to {len(rows) - 1} once"
-            raise InputError(what, code="invalid-split")
+            message = f"the parts of a split must contain each row from 0 to {len(rows) - 1} once"
+            raise InputError(message, code="invalid-split")
 
     @classmethod
     def random(
@@ -103,27 +104,24 @@ class Split:
         """
         _rng(seed, held_out=held_out)
         rng = _rng(seed, validation=validation)
-        genes, owner = screen.genotypes.genes.numpy(), screen.genotypes.owner.numpy()
-        present = np.unique(genes)
-        held = np.sort(rng.choice(present, round(held_out * len(present)), replace=False))
+        genes = screen.genotypes.genes.numpy()
+        owner = screen.genotypes.owner.numpy()
+        all_genes = np.unique(genes)
+        n_held_out = round(held_out * len(all_genes))
+        test_genes = np.sort(rng.choice(all_genes, n_held_out, replace=False))
         part = np.full(len(screen), TRAIN)
-        part[owner[np.isin(genes, held)]] = TEST
-        left = part[owner] == TRAIN
-        # A gene with more than twice as many rows as the part is not held out for it.
-        wanted = validation * int((part == TRAIN).sum())
-        rows_of_gene = np.bincount(genes[left], minlength=len(screen.genes))
-        order = rng.permutation(np.flatnonzero(rows_of_gene))
-        order = order[rows_of_gene[order] <= 2 * wanted] if validation else _none()
-        # A row joins validation with the first of its genes in this order.
-        position = np.full(len(screen.genes), len(order))
-        position[order] = np.arange(len(order))
-        joins = np.full(len(screen), len(order))
-        np.minimum.at(joins, owner[left], position[genes[left]])
-        taken = order[: _n_taken(np.bincount(joins, minlength=len(order))[: len(order)], wanted)]
-        part[joins < len(taken)] = VALIDATION
+        part[owner[np.isin(genes, test_genes)]] = TEST
+        validation_genes = _hold_out_for_validation(screen, part, validation, rng)
         options = {"held_out": held_out, "validation": validation}
-        chosen: dict[str, Any] = {"held_out": held, "validation_genes": np.sort(taken)}
-        return _made(screen, part, "gene", seed, options, **chosen)
+        return _made(
+            screen,
+            part,
+            "gene",
+            seed,
+            options,
+            held_out=test_genes,
+            validation_genes=np.sort(validation_genes),
+        )
 
     @classmethod
     def sets(
@@ -145,35 +143,29 @@ class Split:
         if by not in get_args(By):
             raise InputError(f"unknown by='{by}'; expected 'query' or 'pair'", code="unknown-by")
         rng = _rng(seed, validation=validation, test=test)
-        fractions = {TEST: test, VALIDATION: validation}
+        shares = {TEST: test, VALIDATION: validation}
         options = {"by": by, "validation": validation, "test": test}
-        named = "query pair" if by == "query" else "gene pair"
-        query_pairs, sets = _query_pairs(screen), numbered(screen.keys)
+        pair_name = "query pair" if by == "query" else "gene pair"
+        query_pairs = _query_pairs(screen)
+        sets = numbered(screen.keys)
         pairs = query_pairs if by == "query" else _gene_pairs(screen)
         groups = _connected(sets, pairs)
-        part = _drawn(groups, fractions, rng)
+        part = _drawn(groups, shares, rng)
         if part is not None:
-            note = f"No two gene sets share a {named}, so this equals the random split"
+            note = f"No two gene sets share a {pair_name}, so this equals the random split"
             notes = [note] if np.array_equal(groups, sets) else []
             return _made(screen, part, "set", seed, options, notes)
-        # The most frequent pair of a genotype is its query pair, if roles are unknown.
-        most_common = commonest(*pairs)
-        candidates = {
-            "query pair": _connected(sets, query_pairs),
-            "commonest pair": _connected(sets, Pairs(*(x[most_common] for x in pairs))),
-            "gene set": sets,
-        }
-        fine = (n for n, g in candidates.items() if _drawn(g, fractions, _rng(seed)) is not None)
-        drawn_by = next(fine, "gene set")
-        part = _drawn_apart(candidates[drawn_by], pairs, fractions, _rng(seed))
-        n = np.bincount(part, minlength=4)
-        why = (
-            f"Genotypes connected by a shared {named} form groups too large for the parts, the "
-            f"largest of {int(np.bincount(groups).max()):,} of {len(screen):,}. So {n[TEST]:,} "
-            f"were drawn for test and {n[VALIDATION]:,} for validation, by {drawn_by}, and "
-            f"{n[DROPPED]:,} others that share a {named} with one of them were dropped"
+        units = _fine_units(sets, query_pairs, pairs, shares, seed)
+        part = _drawn_apart(units.group, pairs, shares, _rng(seed))
+        n_rows = np.bincount(part, minlength=len(PARTS))
+        note = (
+            f"Genotypes connected by a shared {pair_name} form groups too large for the parts, the "
+            f"largest of {int(np.bincount(groups).max()):,} of {len(screen):,}. So "
+            f"{n_rows[TEST]:,} were drawn for test and {n_rows[VALIDATION]:,} for validation, by "
+            f"{units.name}, and {n_rows[DROPPED]:,} others that share a {pair_name} with one of "
+            "them were dropped"
         )
-        return _made(screen, part, "set", seed, options, [why])
+        return _made(screen, part, "set", seed, options, [note])
 
     @classmethod
     def source(
@@ -192,9 +184,9 @@ class Split:
         study = screen.column("study")
         unknown = sorted(set(wanted) - set(study))
         if unknown or not wanted:
-            what = f"unknown study '{unknown[0]}'" if unknown else "no test study"
+            message = f"unknown study '{unknown[0]}'" if unknown else "no test study"
             fix = f"Choose from {', '.join(sorted(set(study)))}."
-            raise InputError(what, code="unknown-study", fix=fix)
+            raise InputError(message, code="unknown-study", fix=fix)
         part = np.where(np.isin(study, wanted), TEST, TRAIN)
         rest = np.flatnonzero(part == TRAIN)
         if len(rest):
@@ -209,34 +201,37 @@ class Split:
 
         Sets that the screen lacks are ignored, and genotypes without a part are dropped.
         """
-        for strange in sorted(set(parts) - set(PARTS[:DROPPED])):
-            what = f"unknown part '{strange}'; expected train, validation or test"
-            raise InputError(what, code="unknown-part")
-        sizes = np.array([len(genes) for genes in sets], dtype=np.int64)
-        gene = screen.genes.resolve([name for genes in sets for name in genes])
-        known = ~sets_with(gene < 0, offsets_of(sizes))
-        theirs, ours = comparable_keys(
+        for unknown in sorted(set(parts) - set(PARTS[:DROPPED])):
+            message = f"unknown part '{unknown}'; expected train, validation or test"
+            raise InputError(message, code="unknown-part")
+        sizes = np.array(list(map(len, sets)), dtype=np.int64)
+        gene = screen.genes.resolve(list(chain.from_iterable(sets)))
+        is_known = ~sets_with(gene < 0, offsets_of(sizes))
+        keys_of_sets, keys_of_screen = comparable_keys(
             len(screen.genes),
-            (gene[np.repeat(known, sizes)], offsets_of(sizes[known])),
+            (gene[np.repeat(is_known, sizes)], offsets_of(sizes[is_known])),
             (screen.genotypes.genes.numpy(), screen.offsets),
         )
         part_of: dict[Any, str] = {}
-        for at, key in zip(np.flatnonzero(known).tolist(), theirs.tolist(), strict=True):
-            if part_of.setdefault(key, parts[at]) != parts[at]:
-                what = f"the genes {' '.join(sets[at])} are in two parts of the split"
-                raise InputError(what, code="set-in-two-parts")
-        part = np.array([PARTS.index(part_of.get(key, "dropped")) for key in ours.tolist()])
-        without = int((part == DROPPED).sum())
-        notes = [f"{without:,} genotypes are in no part of the split and are dropped."]
+        numbers = np.flatnonzero(is_known).tolist()
+        for i, key in zip(numbers, keys_of_sets.tolist(), strict=True):
+            if part_of.setdefault(key, parts[i]) != parts[i]:
+                message = f"the genes {' '.join(sets[i])} are in two parts of the split"
+                raise InputError(message, code="set-in-two-parts")
+        names = [part_of.get(key, "dropped") for key in keys_of_screen.tolist()]
+        part = np.array(list(map(PARTS.index, names)))
+        n_without = int((part == DROPPED).sum())
+        notes = [f"{n_without:,} genotypes are in no part of the split and are dropped."]
         options = {"validation": int("validation" in parts), "sets": len(sets)}
-        return _made(screen, part, "named", 0, options, notes if without else ())
+        return _made(screen, part, "named", 0, options, notes if n_without else ())
 
     def __len__(self) -> int:
         return sum(len(getattr(self, name)) for name in PARTS)
 
     def __repr__(self) -> str:
-        counts = [f"{len(getattr(self, name)):,} {name}" for name in PARTS]
-        return f"Split({self.method}: {', '.join(counts[: 3 + bool(len(self.dropped))])})"
+        shown = PARTS if len(self.dropped) else PARTS[:DROPPED]
+        counts = ", ".join(f"{len(getattr(self, name)):,} {name}" for name in shown)
+        return f"Split({self.method}: {counts})"
 
     def _repr_html_(self) -> str:
         from deltacell.report.data import print_split
@@ -247,18 +242,18 @@ class Split:
     def leakage(self, screen: Screen) -> Leakage:
         """Return what test and validation share with training."""
         self.check(screen)
-        genes = screen.genotypes.owner.numpy(), screen.genotypes.genes.numpy()
-        things = genes, _gene_pairs(screen), (np.arange(len(screen)), screen.keys)
+        genes = _Owned(screen.genotypes.owner.numpy(), screen.genotypes.genes.numpy())
+        pairs = _Owned(*_gene_pairs(screen))
+        sets = _Owned(np.arange(len(screen)), screen.keys)
 
-        def shared(rows: Ints) -> PartLeakage:
-            overlaps = []
-            for owner, key in things:
-                seen, mine = (key[np.isin(owner, part)] for part in (self.train, rows))
-                mine = np.unique(mine)
-                overlaps.append(Overlap(int(np.isin(mine, seen).sum()), len(mine)))
-            return PartLeakage(*overlaps)
+        def of_part(rows: Ints) -> PartLeakage:
+            return PartLeakage(
+                genes.overlap(rows, self.train),
+                pairs.overlap(rows, self.train),
+                sets.overlap(rows, self.train),
+            )
 
-        return Leakage(shared(self.test), shared(self.validation))
+        return Leakage(of_part(self.test), of_part(self.validation))
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict, without the rows."""
@@ -285,10 +280,13 @@ class Split:
 
     @cached_property
     def _saved(self) -> dict[str, pa.Table]:
-        columns = {**dict.fromkeys(PARTS, "row"), **dict.fromkeys(_GENE_FACTS, "value")}
-        return {n: pa.table({c: pa.array(getattr(self, n))}) for n, c in columns.items()}
+        tables = {name: pa.table({"row": pa.array(getattr(self, name))}) for name in PARTS}
+        for name in _GENE_FACTS:
+            tables[name] = pa.table({"value": pa.array(getattr(self, name))})
+        return tables
 
     def equals(self, other: Split) -> bool:
+        """Return whether both divide the same screen in the same way."""
         return self.screen_checksum == other.screen_checksum and all(
             np.array_equal(getattr(self, name), getattr(other, name)) for name in PARTS
         )
@@ -305,6 +303,7 @@ class Split:
         )
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write it to a directory, all of it or nothing."""
         described = self.to_json()
         meta = {key: described[key] for key in ("method", "seed", "screen", "options", "notes")}
         storage.write(path, "split", self._tables(), meta, overwrite=overwrite)
@@ -333,8 +332,83 @@ class Split:
     def check(self, screen: Screen, where: str | os.PathLike[str] | None = None) -> None:
         """Raise if this is not a split of the screen."""
         if self.screen_checksum != screen.checksum or len(self) != len(screen):
-            what = f"this split of {len(self):,} genotypes was made for another screen"
-            raise InputError(what, code="other-screen", where=where, fix="Split this screen again.")
+            message = f"this split of {len(self):,} genotypes was made for another screen"
+            fix = "Split this screen again."
+            raise InputError(message, code="other-screen", where=where, fix=fix)
+
+
+class _Units(NamedTuple):
+    """The groups of genotypes by which a split is drawn."""
+
+    name: str
+    group: Ints  # of each genotype
+
+
+def _fine_units(
+    sets: Ints,
+    query_pairs: Pairs,
+    pairs: Pairs,
+    shares: Mapping[int, float],
+    seed: int,
+) -> _Units:
+    """Return the largest groups that are small enough for the parts: by query pair, or finer.
+
+    The most frequent pair of a genotype is its query pair, if roles are unknown.
+    """
+    most_frequent = commonest(pairs.owner, pairs.key)
+    commonest_pairs = Pairs(pairs.owner[most_frequent], pairs.key[most_frequent])
+    candidates = [
+        _Units("query pair", _connected(sets, query_pairs)),
+        _Units("commonest pair", _connected(sets, commonest_pairs)),
+        _Units("gene set", sets),
+    ]
+    for units in candidates:
+        if _drawn(units.group, shares, _rng(seed)) is not None:
+            return units
+    return candidates[-1]
+
+
+def _hold_out_for_validation(
+    screen: Screen,
+    part: Ints,
+    share: float,
+    rng: np.random.Generator,
+) -> Ints:
+    """Hold out genes until their genotypes are the given share of those for training.
+
+    Moves these genotypes from training to validation in `part` [genotypes], and returns the genes.
+    A gene with more than twice as many rows as the part is not held out for it.
+    """
+    genes = screen.genotypes.genes.numpy()
+    owner = screen.genotypes.owner.numpy()
+    n_wanted = share * int((part == TRAIN).sum())
+    is_in_training = part[owner] == TRAIN
+    training_genes = genes[is_in_training]
+    n_rows = np.bincount(training_genes, minlength=len(screen.genes))
+    order = rng.permutation(np.flatnonzero(n_rows))
+    order = order[n_rows[order] <= 2 * n_wanted] if share else _none()
+    # A row joins validation with the first of its genes in this order.
+    position = np.full(len(screen.genes), len(order))
+    position[order] = np.arange(len(order))
+    joins_with = np.full(len(screen), len(order))
+    np.minimum.at(joins_with, owner[is_in_training], position[training_genes])
+    n_joining = np.bincount(joins_with, minlength=len(order))[: len(order)]
+    held_out = order[: _n_taken(n_joining, n_wanted)]
+    part[joins_with < len(held_out)] = VALIDATION
+    return held_out
+
+
+class _Owned(NamedTuple):
+    """Genes, pairs or sets, and the row that each belongs to."""
+
+    owner: Ints
+    key: AnyArray
+
+    def overlap(self, rows: Ints, training: Ints) -> Overlap:
+        """Return how many of the distinct keys of some rows are also in training rows."""
+        own = np.unique(self.key[np.isin(self.owner, rows)])
+        seen = self.key[np.isin(self.owner, training)]
+        return Overlap(int(np.isin(own, seen).sum()), len(own))
 
 
 class Overlap(NamedTuple):
@@ -345,6 +419,7 @@ class Overlap(NamedTuple):
 
     @property
     def share(self) -> float | None:
+        """The share that is also in training; None without items."""
         return self.shared / self.of if self.of else None
 
 
@@ -356,8 +431,8 @@ class PartLeakage(NamedTuple):
     sets: Overlap
 
     def __str__(self) -> str:
-        there = {name: o for name, o in self._asdict().items() if o.of}
-        shares = [f"{share_text(o.share)} of {o.of:,} {name}" for name, o in there.items()]
+        overlaps = {name: o for name, o in self._asdict().items() if o.of}
+        shares = [f"{share_text(o.share)} of {o.of:,} {name}" for name, o in overlaps.items()]
         return listed(shares) or "nothing"
 
 
@@ -369,8 +444,11 @@ class Leakage(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        both = f"of the test part {self.test}; of the validation part {self.validation}"
-        return f"Also in training: {both}."
+        """The leakage in words."""
+        return (
+            f"Also in training: of the test part {self.test}; "
+            f"of the validation part {self.validation}."
+        )
 
 
 def _made(
@@ -382,16 +460,20 @@ def _made(
     notes: Sequence[str] = (),
     **chosen_genes: Ints,
 ) -> Split:
+    """Return the split with the given part of each row; raise if a part is empty.
+
+    Without `part`, no split was possible, and the error says so.
+    """
     if part is None:
         part = np.full(len(screen), DROPPED)
     rows = {name: np.flatnonzero(part == number) for number, name in enumerate(PARTS)}
-    not_asked_for = {name for name, option in options.items() if option == 0} | {"dropped"}
-    empty = [n for n, mine in rows.items() if not len(mine) and n not in not_asked_for]
+    may_be_empty = {name for name, option in options.items() if option == 0} | {"dropped"}
+    empty = [name for name in PARTS if not len(rows[name]) and name not in may_be_empty]
     if empty:
-        counts = ", ".join(f"{len(mine):,} {name}" for name, mine in rows.items())
-        what = f"the {empty[0]} part would be empty: {counts} of {len(screen):,} genotypes"
+        counts = ", ".join(f"{len(rows[name]):,} {name}" for name in PARTS)
+        message = f"the {empty[0]} part would be empty: {counts} of {len(screen):,} genotypes"
         fix = ". ".join([*notes, "Ask for other shares, or split in another way."])
-        raise InputError(what, code="empty-part", fix=fix)
+        raise InputError(message, code="empty-part", fix=fix)
     unseen = _n_unseen(screen, rows["train"])
     return Split(
         **rows,
@@ -425,21 +507,23 @@ def _gene_pairs(screen: Screen) -> Pairs:
 
 def _query_pairs(screen: Screen) -> Pairs:
     """Return the pairs of query genes; all pairs of a genotype without two query genes."""
-    genes, owner = screen.genotypes.genes.numpy(), screen.genotypes.owner.numpy()
-    n = len(screen)
+    genes = screen.genotypes.genes.numpy()
+    owner = screen.genotypes.owner.numpy()
+    n_rows = len(screen)
     is_query = screen.column("role") == "query"
-    kept = is_query | (np.bincount(owner[is_query], minlength=n) < 2)[owner]
-    offsets = offsets_of(np.bincount(owner[kept], minlength=n))
-    return all_pairs(genes[kept], offsets, len(screen.genes))
+    n_queries = np.bincount(owner[is_query], minlength=n_rows)
+    is_kept = is_query | (n_queries < 2)[owner]
+    offsets = offsets_of(np.bincount(owner[is_kept], minlength=n_rows))
+    return all_pairs(genes[is_kept], offsets, len(screen.genes))
 
 
 def _connected(sets: Ints, pairs: Pairs) -> Ints:
     """Return the group of each genotype: those that share a pair, directly or through others."""
     distinct, pair = np.unique(pairs.key, return_inverse=True)
     n_sets = int(sets.max()) + 1
-    n = n_sets + len(distinct)
+    n_nodes = n_sets + len(distinct)  # an edge for every pair in a set
     ends = (sets[pairs.owner], n_sets + pair.ravel())
-    graph = coo_array((np.ones(len(pair), dtype=np.int8), ends), shape=(n, n))
+    graph = coo_array((np.ones(len(pair), dtype=np.int8), ends), shape=(n_nodes, n_nodes))
     _, component = connected_components(graph, directed=False)
     return numbered(component[sets])
 
@@ -498,8 +582,9 @@ def _rng(seed: int, **shares: float) -> np.random.Generator:
     """Return a generator; raise if the seed or the shares of a split are invalid."""
     if seed < 0:
         raise InputError(f"seed is {seed}; it must be at least 0", code="invalid-number")
-    if any(not 0 <= share < 1 for share in shares.values()) or sum(shares.values()) >= 1:
-        said = ", ".join(f"{name}={share:g}" for name, share in shares.items())
-        what = f"{said}; expected shares of at least 0 that add up to less than 1"
-        raise InputError(what, code="invalid-share")
+    is_outside = any(not 0 <= share < 1 for share in shares.values())
+    if is_outside or sum(shares.values()) >= 1:
+        written = ", ".join(f"{name}={share:g}" for name, share in shares.items())
+        message = f"{written}; expected shares of at least 0 that add up to less than 1"
+        raise InputError(message, code="invalid-share")
     return np.random.default_rng(seed)

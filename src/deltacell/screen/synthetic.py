@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,22 +13,30 @@ from scipy.special import erfc
 from deltacell.base.arrays import Doubles, Ints, offsets_of
 from deltacell.base.errors import InputError
 from deltacell.cell import Cell
-from deltacell.cell.synthetic import N_SOURCES, REDUNDANCY, ROUTES, Plan, generator, plan_of
+from deltacell.cell.synthetic import (
+    N_SOURCES,
+    REDUNDANCY,
+    ROUTES,
+    SyntheticPlan,
+    generator,
+    plan_of,
+)
 from deltacell.screen.coverage import Coverage, StudyCoverage
 from deltacell.screen.genotypes import Genotypes
 from deltacell.screen.screen import Screen
 
 STUDY = "synthetic"
 
-_CUT = 0.3
-_WITHIN = (0.08, 0.20)
-_BETWEEN = (0.20, 0.40)
+_CUT = 0.3  # the effect of cutting all routes to a gene
+_WITHIN = (0.08, 0.20)  # the range of interactions within a pathway
+_BETWEEN = (0.20, 0.40)  # and of those between two that back each other up, with a negative sign
 _NUISANCE = 0.02
 _NOISE = 0.05
 _DEFAULT_ROWS = 7_000
-_REPEATED = 0.03
-_FAILED = 0.04
+_REPEATED = 0.03  # the share of rows that repeat another
+_FAILED = 0.04  # the share of crosses that are not measured
 _PATHWAYS_IN_USE = 16
+_KINDS_OF_PAIRS = (0.6, 0.3, 0.1)  # of queries: of one pathway, of two related ones, of others
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +66,10 @@ class Planted:
         rng = generator("screen", seed, "interactions")
         within = rng.uniform(*_WITHIN, plan.n_pathways)
         between = np.zeros((plan.n_pathways, plan.n_pathways))
-        p, q = plan.redundant.T
-        between[p, q] = between[q, p] = -rng.uniform(*_BETWEEN, len(plan.redundant))
+        first, second = plan.redundant.T
+        strength = -rng.uniform(*_BETWEEN, len(plan.redundant))
+        between[first, second] = strength
+        between[second, first] = strength
         return cls(plan.pathway, within, between, _NUISANCE * _per_gene(cell, seed, "nuisance"))
 
     def effect(self, genotypes: Genotypes) -> Doubles:
@@ -67,15 +77,16 @@ class Planted:
         genotypes.check(len(self.pathway))
         if not len(genotypes):
             return np.zeros(0)
-        offsets, sizes = genotypes.offsets.numpy(), genotypes.sizes.numpy()
-        hit = self.pathway[genotypes.genes.numpy()]
-        lowest = np.minimum.reduceat(hit, offsets[:-1])
-        highest = np.maximum.reduceat(hit, offsets[:-1])
-        stray = (hit != np.repeat(lowest, sizes)) & (hit != np.repeat(highest, sizes))
-        at_most_two = ~np.logical_or.reduceat(stray, offsets[:-1])
+        starts = genotypes.offsets.numpy()[:-1]
+        sizes = genotypes.sizes.numpy()
+        pathway = self.pathway[genotypes.genes.numpy()]
+        lowest = np.minimum.reduceat(pathway, starts)
+        highest = np.maximum.reduceat(pathway, starts)
+        is_third = (pathway != np.repeat(lowest, sizes)) & (pathway != np.repeat(highest, sizes))
+        hits_at_most_two = ~np.logical_or.reduceat(is_third, starts)
         inside = np.where(sizes > 1, self.within[lowest], 0.0)
         across = self.between[lowest, highest] * (1 + (sizes - 2) / 2)
-        return np.where(lowest == highest, inside, np.where(at_most_two, across, 0.0))
+        return np.where(lowest == highest, inside, np.where(hits_at_most_two, across, 0.0))
 
 
 def redundancy_effect(cell: Cell, genotypes: Genotypes) -> Doubles:
@@ -86,9 +97,9 @@ def redundancy_effect(cell: Cell, genotypes: Genotypes) -> Doubles:
     """
     routes = cell.relation(ROUTES)
     sources = np.split(routes.indices, routes.indptr[1:-1])
-    cut = Counter(tuple(sorted(genes.tolist())) for genes in sources if len(genes) > 1)
-    times = [cut[tuple(sorted(genes.tolist()))] for genes in genotypes]
-    return -_CUT * np.array(times, dtype=np.float64)
+    n_cut = Counter(tuple(sorted(genes.tolist())) for genes in sources if len(genes) > 1)
+    n_cut_by = [n_cut[tuple(sorted(genes.tolist()))] for genes in genotypes]
+    return -_CUT * np.array(n_cut_by, dtype=np.float64)
 
 
 def synthetic_screen(cell: Cell, *, n: int | None = None, seed: int = 0) -> Screen:
@@ -99,98 +110,122 @@ def synthetic_screen(cell: Cell, *, n: int | None = None, seed: int = 0) -> Scre
     that back each other up in turn, so that about a sixth of the crosses is planted and most
     planted sets stay untested. 3 % of the rows repeat the genotype of another row.
     """
-    of_routes = (cell.synthetic_recipe or {}).get("name") == REDUNDANCY
-    genotypes, coverage, columns = (_source_pairs if of_routes else _crosses)(cell, n, seed)
-    columns["p_value"] = erfc(np.abs(columns["score"]) / columns["standard_deviation"] / 2**0.5)
+    has_routes = (cell.synthetic_recipe or {}).get("name") == REDUNDANCY
+    measured = (_source_pairs if has_routes else _crosses)(cell, n, seed)
+    columns = measured.columns
+    deviations_from_0 = np.abs(columns["score"]) / columns["standard_deviation"]
+    columns["p_value"] = erfc(deviations_from_0 / 2**0.5)
     return Screen.build(
         cell.genes,
-        genotypes,
-        coverage=Coverage((coverage,)),
-        synthetic={"cell": cell.synthetic_recipe, "n": len(genotypes), "seed": seed},
+        measured.genotypes,
+        coverage=Coverage((measured.coverage,)),
+        synthetic={"cell": cell.synthetic_recipe, "n": len(measured.genotypes), "seed": seed},
         study=STUDY,
         **columns,
     )
 
 
-def _crosses(
-    cell: Cell,
-    n: int | None,
-    seed: int,
-) -> tuple[Genotypes, StudyCoverage, dict[str, Any]]:
+class _Measured(NamedTuple):
+    """What was measured in a synthetic screen, and what was tested."""
+
+    genotypes: Genotypes
+    coverage: StudyCoverage
+    columns: dict[str, Any]  # of the screen, see `Screen.build`
+
+
+def _crosses(cell: Cell, n: int | None, seed: int) -> _Measured:
     """Measure most crosses of the queries with the array once, and a few twice."""
     planted = Planted.of(cell, seed)
-    queries, arrays, query, array = _possible_crosses(plan_of(cell), n, seed)
+    crosses = _possible_crosses(plan_of(cell), n, seed)
+    n_crosses = len(crosses.query)
     rng = generator("screen", seed, "measurements")
-    wanted = min(_DEFAULT_ROWS, len(query)) if n is None else n
-    n_distinct = wanted - round(_REPEATED * wanted)
-    _check_room(n_distinct, len(query))
-    grown = np.sort(rng.permutation(len(query))[:n_distinct])
-    row = np.sort(np.concatenate([grown, rng.permutation(grown)[: wanted - n_distinct]]))
-    query, array = query[row], array[row]
-    query_genes, query_offsets = queries.genes.numpy(), queries.offsets.numpy()
-    of_queries = queries.take(torch.from_numpy(query))
-    ends = of_queries.offsets[1:].numpy()
-    genes = np.insert(of_queries.genes.numpy(), ends, array)
-    offsets = of_queries.offsets + torch.arange(len(row) + 1)
+    n_rows = min(_DEFAULT_ROWS, n_crosses) if n is None else n
+    n_distinct = n_rows - round(_REPEATED * n_rows)
+    _check_room(n_distinct, n_crosses)
+    distinct = np.sort(rng.permutation(n_crosses)[:n_distinct])
+    repeated = rng.permutation(distinct)[: n_rows - n_distinct]
+    row = np.sort(np.concatenate([distinct, repeated]))
+    query = crosses.query[row]
+    array = crosses.array[row]
+    queries_of_rows = crosses.queries.take(torch.from_numpy(query))
+    ends = queries_of_rows.offsets[1:].numpy()
+    genes = np.insert(queries_of_rows.genes.numpy(), ends, array)
+    role = np.insert(np.full(len(queries_of_rows.genes), "query"), ends, "array")
+    offsets = queries_of_rows.offsets + torch.arange(n_rows + 1)
     genotypes = Genotypes(torch.from_numpy(genes), offsets)
-    deviation = planted.noise * rng.uniform(0.5, 1.5, len(row)) / np.sqrt(13 / 12)
+    deviation = planted.noise * rng.uniform(0.5, 1.5, n_rows) / np.sqrt(13 / 12)
     nuisance = np.bincount(genotypes.owner.numpy(), planted.nuisance[genes])
+    noise = deviation * rng.normal(size=n_rows)
     fitness = np.clip(1 - 0.12 * np.abs(_per_gene(cell, seed, "fitness")), 0.3, 1.0)
-    query_fitness = np.multiply.reduceat(fitness[query_genes], query_offsets[:-1])
-    query_fitness = np.clip(query_fitness + planted.effect(queries), 0.05, None)
-    return (
-        genotypes,
-        StudyCoverage(STUDY, query_genes, query_offsets, arrays, complete=True),
-        {
-            "score": planted.effect(genotypes) + nuisance + deviation * rng.normal(size=len(row)),
-            "standard_deviation": deviation,
-            "query_fitness": query_fitness[query],
-            "array_fitness": fitness[array],
-            "role": np.insert(np.full(len(of_queries.genes), "query"), ends, "array"),
-        },
+    columns = {
+        "score": planted.effect(genotypes) + nuisance + noise,
+        "standard_deviation": deviation,
+        "query_fitness": _query_fitness(fitness, planted, crosses.queries)[query],
+        "array_fitness": fitness[array],
+        "role": role,
+    }
+    coverage = StudyCoverage(
+        STUDY,
+        crosses.queries.genes.numpy(),
+        crosses.queries.offsets.numpy(),
+        crosses.arrays,
+        complete=True,
     )
+    return _Measured(genotypes, coverage, columns)
 
 
-def _source_pairs(
-    cell: Cell,
-    n: int | None,
-    seed: int,
-) -> tuple[Genotypes, StudyCoverage, dict[str, Any]]:
+def _query_fitness(fitness: Doubles, planted: Planted, queries: Genotypes) -> Doubles:
+    """Return the fitness of each query strain: that of its genes multiplied, and their effect."""
+    starts = queries.offsets.numpy()[:-1]
+    expected = np.multiply.reduceat(fitness[queries.genes.numpy()], starts)
+    measured: Doubles = np.clip(expected + planted.effect(queries), 0.05, None)
+    return measured
+
+
+def _source_pairs(cell: Cell, n: int | None, seed: int) -> _Measured:
     """Measure pairs of sources, all or some at random."""
     rng = generator("screen", seed, "redundancy")
     pairs = np.stack(np.triu_indices(N_SOURCES, 1), axis=1)
-    wanted = len(pairs) if n is None else n
-    _check_room(wanted, len(pairs))
-    pairs = pairs[np.sort(rng.permutation(len(pairs))[:wanted])]
+    n_rows = len(pairs) if n is None else n
+    _check_room(n_rows, len(pairs))
+    pairs = pairs[np.sort(rng.permutation(len(pairs))[:n_rows])]
     # Either may be the query.
     pairs = np.where(rng.random(len(pairs))[:, None] < 0.5, pairs, pairs[:, ::-1])
     genotypes = Genotypes(torch.from_numpy(pairs.ravel()), torch.arange(len(pairs) + 1) * 2)
     nuisance = _NUISANCE * _per_gene(cell, seed, "nuisance")
     effect = redundancy_effect(cell, genotypes) + nuisance[pairs].sum(1)
-    each, offsets = np.arange(N_SOURCES), np.arange(N_SOURCES + 1)
-    return (
-        genotypes,
-        StudyCoverage(STUDY, each, offsets, each, complete=n is None),
-        {
-            "score": effect + _NOISE * rng.normal(size=len(pairs)),
-            "standard_deviation": _NOISE,
-            "role": np.tile(["query", "array"], len(pairs)),
-        },
-    )
+    sources = np.arange(N_SOURCES)
+    offsets = np.arange(N_SOURCES + 1)
+    columns = {
+        "score": effect + _NOISE * rng.normal(size=len(pairs)),
+        "standard_deviation": _NOISE,
+        "role": np.tile(["query", "array"], len(pairs)),
+    }
+    coverage = StudyCoverage(STUDY, sources, offsets, sources, complete=n is None)
+    return _Measured(genotypes, coverage, columns)
 
 
-def _possible_crosses(plan: Plan, n: int | None, seed: int) -> tuple[Genotypes, Ints, Ints, Ints]:
-    """Return query sets, array genes, and each cross as a query's number and an array gene."""
+class _Crosses(NamedTuple):
+    """The crosses of queries with an array that are possible."""
+
+    queries: Genotypes
+    arrays: Ints  # the array genes
+    query: Ints  # the number of the query of each cross
+    array: Ints  # its array gene
+
+
+def _possible_crosses(plan: SyntheticPlan, n: int | None, seed: int) -> _Crosses:
+    """Return the crosses for a screen of n rows, by default of 7,000."""
     rng = generator("screen", seed, "crosses")
     genes = _genes_in_use(plan, rng)
-    wanted = _DEFAULT_ROWS if n is None else n
-    _check_room(wanted, max(wanted, 1))
-    distinct = int(np.ceil(wanted * (1 - _REPEATED) / (1 - _FAILED))) + 4
-    n_array = int(min(len(genes) // 2, max(4, round(1.1 * distinct**0.5))))
+    n_rows = _DEFAULT_ROWS if n is None else n
+    _check_room(n_rows, max(n_rows, 1))
+    n_distinct = int(np.ceil(n_rows * (1 - _REPEATED) / (1 - _FAILED))) + 4
+    n_array = int(min(len(genes) // 2, max(4, round(1.1 * n_distinct**0.5))))
     array = np.sort(rng.permutation(genes)[:n_array])
     singles, pairs = _query_order(plan, genes, array, rng)
     # A query cannot be crossed with its own genes, so it gives up to two crosses fewer.
-    n_queries = int(np.ceil(distinct / max(n_array - 2, 1)))
+    n_queries = int(np.ceil(n_distinct / max(n_array - 2, 1)))
     n_single = min(len(singles), max(1, n_queries // 2))
     n_pair = min(len(pairs), max(1, n_queries - n_single))
     query_genes = np.concatenate([singles[:n_single], pairs[:n_pair].ravel()])
@@ -199,29 +234,29 @@ def _possible_crosses(plan: Plan, n: int | None, seed: int) -> tuple[Genotypes, 
     crossed = np.tile(array, n_single + n_pair)
     first = query_genes[offsets[:-1]][query]
     last = query_genes[offsets[1:] - 1][query]
-    possible = (crossed != first) & (crossed != last)
+    is_possible = (crossed != first) & (crossed != last)
     queries = Genotypes(torch.from_numpy(query_genes), torch.from_numpy(offsets))
-    return queries, array, query[possible], crossed[possible]
+    return _Crosses(queries, array, query[is_possible], crossed[is_possible])
 
 
-def _genes_in_use(plan: Plan, rng: np.random.Generator) -> Ints:
+def _genes_in_use(plan: SyntheticPlan, rng: np.random.Generator) -> Ints:
     """Return the genes of pathways that follow each other in the ring of backups."""
     partners: dict[int, list[int]] = {}
-    for p, q in plan.redundant.tolist():
-        partners.setdefault(p, []).append(q)
-        partners.setdefault(q, []).append(p)
-    there = set(np.unique(plan.pathway).tolist())
-    at = int(rng.choice(sorted(there)))
-    chosen = [at]
-    while len(chosen) < min(_PATHWAYS_IN_USE, len(there)):
-        onward = [p for p in partners[at] if p in there and p not in chosen]
-        at = onward[0] if onward else min(there.difference(chosen))
-        chosen.append(at)
+    for first, second in plan.redundant.tolist():
+        partners.setdefault(first, []).append(second)
+        partners.setdefault(second, []).append(first)
+    pathways = set(np.unique(plan.pathway).tolist())
+    current = int(rng.choice(sorted(pathways)))
+    chosen = [current]
+    while len(chosen) < min(_PATHWAYS_IN_USE, len(pathways)):
+        onward = [p for p in partners[current] if p in pathways and p not in chosen]
+        current = onward[0] if onward else min(pathways.difference(chosen))
+        chosen.append(current)
     return np.flatnonzero(np.isin(plan.pathway, chosen))
 
 
 def _query_order(
-    plan: Plan,
+    plan: SyntheticPlan,
     genes: Ints,
     array: Ints,
     rng: np.random.Generator,
@@ -230,32 +265,37 @@ def _query_order(
 
     Of ten pairs, six are of one pathway and three of two that back each other up.
     """
-    one, other = genes[np.stack(np.triu_indices(len(genes), 1))]
-    on_array = np.isin(one, array).astype(int) + np.isin(other, array)
-    p, q = plan.pathway[one], plan.pathway[other]
-    related = np.zeros((plan.n_pathways, plan.n_pathways), dtype=bool)
-    related[tuple(plan.redundant.T)] = True
-    kind = np.where(p == q, 0, np.where(related[p, q] | related[q, p], 1, 2))
-    order = rng.permutation(len(one))
-    order = order[np.argsort(on_array[order], kind="stable")]
-    rank = np.empty(len(one))
-    for k, share in enumerate((0.6, 0.3, 0.1)):
-        mine = order[kind[order] == k]
-        rank[mine] = (np.arange(len(mine)) + rng.random()) / share
-    order = np.argsort(rank, kind="stable")
+    pairs = genes[np.stack(np.triu_indices(len(genes), 1), axis=1)]
+    n_on_array = np.isin(pairs, array).sum(axis=1)
+    kind = _kinds_of_pairs(plan, pairs)
+    order = rng.permutation(len(pairs))
+    order = order[np.argsort(n_on_array[order], kind="stable")]
+    rank = np.empty(len(pairs))
+    for number, share in enumerate(_KINDS_OF_PAIRS):
+        of_kind = order[kind[order] == number]
+        rank[of_kind] = (np.arange(len(of_kind)) + rng.random()) / share
     singles = rng.permutation(genes)
     singles = singles[np.argsort(np.isin(singles, array), kind="stable")]
-    return singles, np.stack([one, other], axis=1)[order]
+    return singles, pairs[np.argsort(rank, kind="stable")]
 
 
-def _check_room(distinct: int, room: int) -> None:
-    if not 1 <= distinct <= room:
-        what = f"cannot make {distinct} rows; this cell has room for 1 to {room}"
-        raise InputError(what, code="no-room")
+def _kinds_of_pairs(plan: SyntheticPlan, pairs: Ints) -> Ints:
+    """Return 0 for a pair of one pathway, 1 for two that back each other up, 2 for others."""
+    is_related = np.zeros((plan.n_pathways, plan.n_pathways), dtype=bool)
+    is_related[tuple(plan.redundant.T)] = True
+    first, second = plan.pathway[pairs].T
+    back_each_other_up = is_related[first, second] | is_related[second, first]
+    return np.where(first == second, 0, np.where(back_each_other_up, 1, 2))
+
+
+def _check_room(n_distinct: int, room: int) -> None:
+    """Raise if a number of different rows is not from 1 to `room`."""
+    if not 1 <= n_distinct <= room:
+        message = f"cannot make {n_distinct} rows; this cell has room for 1 to {room}"
+        raise InputError(message, code="no-room")
 
 
 def _per_gene(cell: Cell, seed: int, part: str) -> Doubles:
     """Return a standard normal number per gene that depends only on its name and the seed."""
-    return np.array(
-        [generator("screen", seed, f"{part} of {name}").normal() for name in cell.genes.systematic],
-    )
+    generators = [generator("screen", seed, f"{part} of {name}") for name in cell.genes.systematic]
+    return np.array([rng.normal() for rng in generators])

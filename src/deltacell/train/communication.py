@@ -48,7 +48,7 @@ def sum_gradients(clock, bucket):  # type: ignore[no-untyped-def]
 
 
 @dataclass(frozen=True)
-class Request:
+class StepRequest:
     """What all ranks do after a step."""
 
     signal: int = 0  # the number of the signal to stop at, or 0
@@ -70,11 +70,11 @@ class StopRequests:
         """Make all ranks save after this step."""
         self._asked_to_save = True
 
-    def of_any_rank(self) -> Request:
+    def of_any_rank(self) -> StepRequest:
         """Return the highest signal that a rank has received, and whether any asks to save."""
         request = torch.tensor([self._signals.received or 0, int(self._asked_to_save)])
         self._asked_to_save = False
         if self._hosts is not None:
             dist.all_reduce(request, dist.ReduceOp.MAX, group=self._hosts)
         signal, save = request.tolist()
-        return Request(signal, bool(save))
+        return StepRequest(signal, bool(save))

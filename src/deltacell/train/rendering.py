@@ -13,7 +13,7 @@ from deltacell.base.arrays import Doubles
 from deltacell.base.text import Progress
 
 
-class TrainingBar(Protocol):
+class BarOfTraining(Protocol):
     """The progress bar of a training."""
 
     def begin(self, epoch: int, epochs: int, batch: int, batches: int) -> None:
@@ -32,7 +32,7 @@ class TrainingBar(Protocol):
 class Rendering(Protocol):
     """Shows a run while it is trained; `deltacell.report.training` is one."""
 
-    def training_bar(self, ranks: int) -> TrainingBar:
+    def training_bar(self, ranks: int) -> BarOfTraining:
         """Return a bar that shows the loss of a rank times the number of ranks."""
 
     def progress_bar(self) -> AbstractContextManager[Progress]:

@@ -4,13 +4,13 @@ import pytest
 from traces import STEP, Event, make_trace, named
 
 from deltacell.profile.trace.attribution import Attribution
-from deltacell.profile.trace.components import StepParts
+from deltacell.profile.trace.components import StepComponents
 from deltacell.profile.trace.trace import Kind
 
 NS = 1e-9
 
 
-def parts_of(events: list[Event]) -> StepParts:
+def parts_of(events: list[Event]) -> StepComponents:
     found = Attribution(make_trace([STEP, *events]))
     parts = found.step_parts
     whole = sum(parts.components.values()) + sum(parts.others.values())

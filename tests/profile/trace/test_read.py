@@ -13,7 +13,7 @@ import pytest
 
 from deltacell.base.errors import InputError
 from deltacell.profile.trace import read as reading
-from deltacell.profile.trace.decode import Table
+from deltacell.profile.trace.decode import EventTable
 from deltacell.profile.trace.read import read_trace, read_traces
 from deltacell.profile.trace.trace import NOTHING, Kind
 
@@ -275,8 +275,8 @@ class TestSeveralProcesses:
     @pytest.fixture
     def joined(self, monkeypatch):
         """How often the part of another process was added."""
-        calls, join = [], Table.join
-        monkeypatch.setattr(Table, "join", lambda *tables: calls.append(join(*tables)))
+        calls, join = [], EventTable.join
+        monkeypatch.setattr(EventTable, "join", lambda *tables: calls.append(join(*tables)))
         monkeypatch.setattr(reading, "PART", 1000)
         monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(4))
         return calls

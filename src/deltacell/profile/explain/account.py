@@ -19,7 +19,7 @@ FIT = "fit"  # the source of an account of a fit in one call, which has no steps
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class EvidenceTable:
     """Numbers behind an explanation, with a unique key. Names in the frame are not escaped."""
 
     key: str

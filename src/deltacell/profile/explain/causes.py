@@ -150,7 +150,7 @@ class Straggler:
 
 
 @dataclass(frozen=True)
-class Batch:
+class BatchCause:
     """Another batch: the first size of most operators' first input changes by one factor."""
 
     old: int
@@ -252,7 +252,7 @@ class UnlikeCalls:
 
 # What is behind the change of a part from A to B.
 Detail = (
-    Batch
+    BatchCause
     | DataType
     | Execution
     | MoreCalls

@@ -291,7 +291,7 @@ def fills_the_epoch(figure: Figure) -> bool:
 
 
 def contradictions_between(
-    figures: Sequence[Figure], parts: Parts | None
+    figures: Sequence[Figure], parts: LoaderAndModel | None
 ) -> Iterator[Contradiction]:
     """Yield measurements that exclude each other; ``parts`` splits a step if it was measured."""
     for figure in figures:
@@ -314,7 +314,7 @@ def contradictions_between(
             yield ExcludeEachOther(first, second)
 
 
-def _steps_below_forward(figure: Figure, parts: Parts) -> Iterator[Contradiction]:
+def _steps_below_forward(figure: Figure, parts: LoaderAndModel) -> Iterator[Contradiction]:
     for index, side in enumerate(figure.sides):
         trained = parts.forward.sides[index].reading
         forward_s = parts.model_s(index) / (trained.samples_per_step or 1)
@@ -324,14 +324,14 @@ def _steps_below_forward(figure: Figure, parts: Parts) -> Iterator[Contradiction
             yield StepBelowForward(figure, side, step_s, forward_s)
 
 
-def _sums_below_step(figure: Figure, parts: Parts) -> Iterator[Contradiction]:
+def _sums_below_step(figure: Figure, parts: LoaderAndModel) -> Iterator[Contradiction]:
     for index, side in enumerate(figure.sides):
         other_s = parts.forward.sides[index].times.step
         if side.per_step and other_s and side.per_step < other_s:
             yield SumBelowStep(figure, side, side.per_step, parts.forward, other_s)
 
 
-def missing_backward(figures: Sequence[Figure], parts: Parts) -> Iterator[BackwardMissing]:
+def missing_backward(figures: Sequence[Figure], parts: LoaderAndModel) -> Iterator[BackwardMissing]:
     """Yield the sides on which the model takes less than half of a training step's rest.
 
     The rest is what the shortest known time of the step leaves beside the loader. Backward usually
@@ -350,7 +350,7 @@ def missing_backward(figures: Sequence[Figure], parts: Parts) -> Iterator[Backwa
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class LoaderAndModel:
     """The loader alone, and loader and model, measured under the same conditions."""
 
     loader: Figure

@@ -24,7 +24,7 @@ from deltacell.profile.explain.account import (
     SAME_SAMPLES,
     Account,
     Comparison,
-    Table,
+    EvidenceTable,
     Waterfall,
     compare,
 )
@@ -76,7 +76,7 @@ class Explanation:
     reasons: Sequence[RatioReason] = ()  # why medians or epochs of two runs differ otherwise
     lead: str | None = None  # what the sentence of two compares: sample, step or epoch
     ratios: Sequence[str] = ()  # other ratios than that of the sentence
-    tables: Sequence[Table] = ()
+    tables: Sequence[EvidenceTable] = ()
     facts: Sequence[Mapping[str, Any]] = ()  # settings and versions, one mapping per account
     timeline: Any = field(default=None, repr=False)
 
@@ -138,7 +138,7 @@ def explain(
 
 def _explain_fit(subject: Subject) -> Explanation:
     account = subject.account
-    table = Table("phases", "where the time of the fit goes", phase_table(account))
+    table = EvidenceTable("phases", "where the time of the fit goes", phase_table(account))
     return _complete([subject], sentence=limits_of_fit(account.parts), advice=[], tables=[table])
 
 
@@ -146,7 +146,7 @@ def _explain_one(subject: Subject) -> Explanation:
     account = subject.account
     run = subject.run
     advice = [] if run is None else advice_on_settings(run.settings)
-    tables = [Table("categories", "where the time goes", category_table(account))]
+    tables = [EvidenceTable("categories", "where the time goes", category_table(account))]
     evidence: list[str] = []
     causes: list[Cause] = []
     sentence = ""
@@ -165,7 +165,7 @@ def _explain_one(subject: Subject) -> Explanation:
         if late_in_run is not None:
             sentence = f"{capital(sentences.straggler_clause(late_in_run))}. {sentence}"
         empty = [part for part in CATEGORIES if not by_rank[part].sum()]
-        tables.append(Table("ranks", "ms per step of each rank", by_rank.drop(empty)))
+        tables.append(EvidenceTable("ranks", "ms per step of each rank", by_rank.drop(empty)))
     return _complete(
         [subject],
         sentence=sentence,
@@ -247,7 +247,7 @@ def _run_advice(judged: RunsJudgement, name_a: str, a: RunTimes, b: RunTimes) ->
     return [*advice_on_changes(b.settings, judged.changes), *parts]
 
 
-def _pair_tables(a: Subject, b: Subject, views: list[View]) -> list[Table]:
+def _pair_tables(a: Subject, b: Subject, views: list[View]) -> list[EvidenceTable]:
     tables = []
     if len(views) == 2 and ProgramPair(*views).are_two_programs:
         samples_a = a.account.samples_per_step
@@ -255,7 +255,7 @@ def _pair_tables(a: Subject, b: Subject, views: list[View]) -> list[Table]:
         tables.append(components_table(views[0], views[1], samples_a, samples_b))
     for subject, key in ((a, "categories_a"), (b, "categories_b")):
         title = f"where the time of {subject.name} goes"
-        tables.append(Table(key, title, category_table(subject.account)))
+        tables.append(EvidenceTable(key, title, category_table(subject.account)))
     if len(views) == 2:
         tables += change_tables(views[0], views[1])
     return tables

@@ -14,9 +14,9 @@ from deltacell.profile.explain.contradictions import (
     CLOSE,
     Contradiction,
     DifferentData,
+    LoaderAndModel,
     OtherConditions,
     OutsideTheSteps,
-    Parts,
     StepsLongerThanEpoch,
     UnexplainedRest,
     contradictions_between,
@@ -207,7 +207,7 @@ def _training_steps(figures: list[Figure]) -> Figure | None:
     return None
 
 
-def _parts(figures: list[Figure]) -> Parts | None:
+def _parts(figures: list[Figure]) -> LoaderAndModel | None:
     """Return the loader alone and with the model, of the models and batches that trained.
 
     Both are of the same number of ranks; with that of the training, if there is a choice. Nothing
@@ -219,7 +219,7 @@ def _parts(figures: list[Figure]) -> Parts | None:
         if loader.measurement.measured != "loader only":
             continue
         for forward in usable:
-            parts = Parts(loader, forward)
+            parts = LoaderAndModel(loader, forward)
             is_both = forward.measurement.measured == "loader+model"
             is_alike = _ranks(forward) == _ranks(loader)
             if is_both and is_alike and min(parts.model_s(0), parts.model_s(1)) > 0:
@@ -232,7 +232,7 @@ def _ranks(figure: Figure) -> list[int | None]:
     return [side.reading.ranks for side in figure.sides]
 
 
-def _compared_parts(figures: list[Figure], parts: Parts | None) -> Comparison | None:
+def _compared_parts(figures: list[Figure], parts: LoaderAndModel | None) -> Comparison | None:
     """Return the parts of a step that were measured on other ranks than the training."""
     if parts is None or parts.is_as_trained:
         return None
@@ -250,7 +250,7 @@ def _compared_parts(figures: list[Figure], parts: Parts | None) -> Comparison | 
     return compare(*accounts)
 
 
-def _seconds_of(figures: list[Figure], parts: Parts, index: int) -> dict[str, float]:
+def _seconds_of(figures: list[Figure], parts: LoaderAndModel, index: int) -> dict[str, float]:
     """Return the seconds of a step in the loader and in the model."""
     is_forward = parts.forward.measurement.mode == "forward"
     name = "forward" if is_forward or any(missing_backward(figures, parts)) else "model passes"
@@ -261,7 +261,7 @@ def _seconds_of(figures: list[Figure], parts: Parts, index: int) -> dict[str, fl
 def _accounts(
     walls: Walls,
     training: Figure | None,
-    parts: Parts | None,
+    parts: LoaderAndModel | None,
 ) -> list[Account]:
     """Return the accounts of both trainings, which add up to the wall clock.
 

@@ -23,7 +23,7 @@ from deltacell.base.text import (
 from deltacell.profile.explain.account import Account, Bar, EpochRatio, Waterfall
 from deltacell.profile.explain.causes import (
     DEVICE_PARTS,
-    Batch,
+    BatchCause,
     CannotTell,
     Cause,
     CauseKind,
@@ -57,7 +57,7 @@ from deltacell.profile.explain.setting_sentences import (
     unexplained_clause,
     work_clause,
 )
-from deltacell.profile.explain.split import Split
+from deltacell.profile.explain.split import DifferenceSplit
 from deltacell.profile.phase_rows import Uneven
 
 MORE_THAN_ALL = 1.005  # a larger share of a gap means that other parts change the other way
@@ -278,7 +278,7 @@ def _rest_of_gap(change: float, gap: float) -> str:
 def detail_clause(detail: Detail) -> str:
     """Return what is behind the change of a part."""
     match detail:
-        case Batch(old, new, ratio):
+        case BatchCause(old, new, ratio):
             per_sample = ratio_text(ratio * old / new)
             factor = ratio_text(new / old)
             text = f"the batch is {factor} as large ({old} -> {new})"
@@ -547,7 +547,7 @@ def loaders_sentence(a: float, b: float) -> str:
     return f"Waiting for the loader takes {against} per step."
 
 
-def split_sentence(split: Split, of: str) -> str:
+def split_sentence(split: DifferenceSplit, of: str) -> str:
     """Return how much of a change comes from more, from larger and from slower calls."""
     reasons = [f"{change_text(split.more)} from more calls"]
     if split.larger is not None:

@@ -22,7 +22,7 @@ from deltacell.profile.trace.calls import CallGroup
 
 
 @dataclass(frozen=True)
-class Split:
+class DifferenceSplit:
     """Seconds per step that B spends more, by reason. ``larger`` is None if sizes are unknown."""
 
     more: float
@@ -34,7 +34,7 @@ class Split:
         return self.more + (self.larger or 0.0) + self.slower
 
 
-def split_of(changes: Iterable[OperatorChange]) -> Split:
+def split_of(changes: Iterable[OperatorChange]) -> DifferenceSplit:
     """Return the sum of the splits of some operators; that of no operators is zero."""
     more = 0.0
     larger = 0.0
@@ -46,7 +46,7 @@ def split_of(changes: Iterable[OperatorChange]) -> Split:
         more += change.by_more_calls
         larger += by_size or 0.0
         slower += change.change - change.by_more_calls - (by_size or 0.0)
-    return Split(more, larger if has_sizes else None, slower)
+    return DifferenceSplit(more, larger if has_sizes else None, slower)
 
 
 def _by_larger_inputs(change: OperatorChange) -> float | None:

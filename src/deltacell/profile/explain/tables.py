@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from deltacell.profile.explain.account import Account, Table, Waterfall
+from deltacell.profile.explain.account import Account, EvidenceTable, Waterfall
 from deltacell.profile.explain.causes import DEVICE_PARTS
 from deltacell.profile.explain.programs import OperatorChange, ProgramPair
 from deltacell.profile.explain.split import component_changes, kernel_changes, split_of
@@ -64,7 +64,7 @@ _COLUMNS = {
 }
 
 
-def trace_tables(traces: RanksAttribution) -> list[Table]:
+def trace_tables(traces: RanksAttribution) -> list[EvidenceTable]:
     """Return the non-empty tables; those of one host or device are those of the first rank."""
     one, aligned = traces.ranks[0], traces.alignment
     idle = pl.DataFrame() if one.device is None else one.device.idle
@@ -100,11 +100,13 @@ def trace_tables(traces: RanksAttribution) -> list[Table]:
         if share:
             shown.append((pl.col("time") / pl.max_horizontal(pl.sum("time"), 1)).alias(share))
         if len(frame):
-            tables.append(Table(key, title, frame.select(shown).head(ROWS)))
+            tables.append(EvidenceTable(key, title, frame.select(shown).head(ROWS)))
     return tables
 
 
-def components_table(a: View, b: View, samples_a: float | None, samples_b: float | None) -> Table:
+def components_table(
+    a: View, b: View, samples_a: float | None, samples_b: float | None
+) -> EvidenceTable:
     """Return what each of two programs does in a step, component by component.
 
     The rows are the components and the rest of a step by category or part of the device, the
@@ -128,7 +130,7 @@ def components_table(a: View, b: View, samples_a: float | None, samples_b: float
         columns["µs per sample of A"] = [1e6 * row.seconds_a / samples_a for row in rows]
         columns["µs per sample of B"] = [1e6 * row.seconds_b / samples_b for row in rows]
     title = f"what a step of {a.name} (A) and of {b.name} (B) consists of"
-    return Table("components", title, pl.DataFrame(columns))
+    return EvidenceTable("components", title, pl.DataFrame(columns))
 
 
 @dataclass(frozen=True)
@@ -158,12 +160,12 @@ _REST = {
 }
 
 
-def change_tables(a: View, b: View) -> list[Table]:
+def change_tables(a: View, b: View) -> list[EvidenceTable]:
     tables = _call_tables(ProgramPair(a, b))
     if a.parts and b.parts:
         in_a, in_b = ({DEVICE_PARTS[part]: s for part, s in v.parts.items()} for v in (a, b))
         title = f"the device, from {a.name} to {b.name}, seconds per step"
-        tables.append(Table("device", title, Waterfall.between("step", in_a, in_b).frame()))
+        tables.append(EvidenceTable("device", title, Waterfall.between("step", in_a, in_b).frame()))
     for key, title, group in (
         ("operations", "what the host does", ""),
         ("operators", "device time by operator", ""),
@@ -174,11 +176,11 @@ def change_tables(a: View, b: View) -> list[Table]:
         if in_a or in_b:
             changes = Waterfall.between("step", in_a, in_b).frame().head(ROWS)
             title = f"{title}, by change, seconds per step"
-            tables.append(Table(key, title, changes.rename({"part": "name"})))
+            tables.append(EvidenceTable(key, title, changes.rename({"part": "name"})))
     return tables
 
 
-def _call_tables(pair: ProgramPair) -> list[Table]:
+def _call_tables(pair: ProgramPair) -> list[EvidenceTable]:
     """Return how often beside how long, by operator, by component and by kernel."""
     names = f"from {pair.a.name} to {pair.b.name}"
     kinds = {
@@ -190,7 +192,7 @@ def _call_tables(pair: ProgramPair) -> list[Table]:
     for key, (title, changes) in kinds.items():
         if changes:
             largest = sorted(changes, key=lambda x: (-abs(x.change), x.name, x.group))[:ROWS]
-            tables.append(Table(key, title, pl.DataFrame([_call_row(x) for x in largest])))
+            tables.append(EvidenceTable(key, title, pl.DataFrame([_call_row(x) for x in largest])))
     return tables
 
 

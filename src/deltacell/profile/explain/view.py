@@ -12,7 +12,7 @@ import polars as pl
 from deltacell.base.arrays import Doubles
 from deltacell.profile.trace.attribution import Attribution
 from deltacell.profile.trace.calls import Calls
-from deltacell.profile.trace.components import StepParts
+from deltacell.profile.trace.components import StepComponents
 from deltacell.profile.trace.device import PARTS
 
 Seconds = dict[str, float]
@@ -58,7 +58,7 @@ class View:
         return components.get(name, 0.0) or components.get(f"nn.Module: {name}", 0.0)
 
     @cached_property
-    def step_parts(self) -> StepParts:
+    def step_parts(self) -> StepComponents:
         """The components of a step and the rest of it, in seconds averaged over ranks."""
         components: Seconds = defaultdict(float)
         others: Seconds = defaultdict(float)
@@ -67,7 +67,7 @@ class View:
                 components[name] += seconds / len(self.ranks)
             for name, seconds in rank.step_parts.others.items():
                 others[name] += seconds / len(self.ranks)
-        return StepParts(dict(components), dict(others))
+        return StepComponents(dict(components), dict(others))
 
     @property
     def calls(self) -> Calls:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from deltacell.profile.explain.causes import (
-    Batch,
+    BatchCause,
     CauseKind,
     DataType,
     Detail,
@@ -81,7 +81,7 @@ def _other_batch(pair: ProgramPair, ratio: float) -> WorkChange | None:
     is_slower = ratio > 1
     if len(by_one_factor) < max(2, MOST_OPERATORS * n_sized) or is_larger != is_slower:
         return None
-    return WorkChange(CauseKind.batch, Batch(old, new, ratio))
+    return WorkChange(CauseKind.batch, BatchCause(old, new, ratio))
 
 
 def _leading_sizes(dims: str) -> tuple[int, ...]:

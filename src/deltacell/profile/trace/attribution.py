@@ -20,7 +20,7 @@ from deltacell.base.text import count_text
 from deltacell.profile.trace import device as devices
 from deltacell.profile.trace import host as hosts
 from deltacell.profile.trace.calls import Calls, find_calls
-from deltacell.profile.trace.components import StepParts, device_parts, host_parts
+from deltacell.profile.trace.components import StepComponents, device_parts, host_parts
 from deltacell.profile.trace.device import PARTS, DeviceTime, collective_rows
 from deltacell.profile.trace.host import Category, HostTime, is_collective, is_loader
 from deltacell.profile.trace.read import missing_ranks
@@ -35,7 +35,7 @@ CLOCKS_DIFFER = 100_000  # nanoseconds by which a rank may seem to leave before 
 
 
 @dataclass(frozen=True, eq=False)
-class Loader:
+class LoaderTimes:
     """The loader as seen by the training."""
 
     per_step: float  # nanoseconds waited
@@ -77,7 +77,7 @@ class Attribution:
         return find_calls(self.trace, self.nesting, self.steps, self.host)
 
     @cached_property
-    def step_parts(self) -> StepParts:
+    def step_parts(self) -> StepComponents:
         """The components of a step and the rest of it; only comparisons need them."""
         of = (self.trace, self.nesting, self.steps)
         if self.device is None:
@@ -152,7 +152,7 @@ class RanksAttribution:
         return sum(known) / len(known) * max(self.world_size, len(known))
 
 
-def _loader(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> Loader:
+def _loader(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> LoaderTimes:
     seen = np.unique(trace.name[trace.named(is_loader) & (trace.thread == steps.thread)])
     wait, wall = host.loader[steps.counted], int(steps.wall[steps.counted].sum())
     begin, end = steps.begin[steps.counted], steps.end[steps.counted]
@@ -168,7 +168,7 @@ def _loader(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> Loa
             busy = int(union.within(begin, end).sum())
             workers.append((thread.name or thread.tid, busy, busy / wall))
     schema = {"thread": pl.String, "busy": pl.Int64, "share": pl.Float64}
-    return Loader(
+    return LoaderTimes(
         per_step=float(wait.mean()),
         share=int(wait.sum()) / wall,
         names=tuple(trace.names[code] for code in seen.tolist()),

@@ -21,7 +21,7 @@ from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
 
 @dataclass(frozen=True)
-class StepParts:
+class StepComponents:
     """Seconds of a counted step that add up to it.
 
     ``others`` are categories of the host, or the parts of a device's time. There, ``compute`` is
@@ -69,7 +69,7 @@ def component_of(trace: Trace, nesting: Nesting, components: Bools) -> Indices:
     return of
 
 
-def host_parts(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> StepParts:
+def host_parts(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> StepComponents:
     """Return what the host does in a step, by component and by category."""
     pieces = np.flatnonzero(steps.counted[host.step])
     length = (host.end - host.begin)[pieces]
@@ -81,7 +81,7 @@ def host_parts(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> 
     spent = np.bincount(host.category[pieces[rest]], weights=length[rest], minlength=len(Category))
     by_category = {category.title: int(spent[category]) for category in Category}
     n_steps = int(steps.counted.sum())
-    return StepParts(_seconds(by_component, n_steps), _seconds(by_category, n_steps))
+    return StepComponents(_seconds(by_component, n_steps), _seconds(by_category, n_steps))
 
 
 def device_parts(
@@ -90,7 +90,7 @@ def device_parts(
     steps: Steps,
     device: DeviceTime,
     launch: Indices,
-) -> StepParts:
+) -> StepComponents:
     """Return what the device does in a step, by the component that launched it and by part."""
     kernels = np.flatnonzero((trace.kind == Kind.kernel) & (launch >= 0))
     kernels = kernels[device_part(trace)[kernels] == 0]
@@ -102,7 +102,7 @@ def device_parts(
     counted = device.steps.filter("counted")
     by_part = {part: int(counted[part].sum()) for part in PARTS}
     by_part["compute"] -= sum(by_component.values())
-    return StepParts(_seconds(by_component, n_steps), _seconds(by_part, n_steps))
+    return StepComponents(_seconds(by_component, n_steps), _seconds(by_part, n_steps))
 
 
 def _seconds(nanoseconds: Mapping[str, int], n_steps: int) -> dict[str, float]:

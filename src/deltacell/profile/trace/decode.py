@@ -284,7 +284,7 @@ def _elements(text: bytes) -> tuple[list[bytes], bytes | None]:
     return found, None
 
 
-class Table:
+class EventTable:
     """Growing columns of events; ``left_out`` counts skipped events by reason."""
 
     def __init__(self) -> None:
@@ -383,7 +383,7 @@ class Table:
             "strange": dict(strange.most_common(20)),
         }
 
-    def join(self, later: Table) -> None:
+    def join(self, later: EventTable) -> None:
         """Append the events of a later part of the file."""
         for name, column in later._columns.items():
             values = np.frombuffer(column, dtype=_TYPES[name])

@@ -18,7 +18,7 @@ from typing import Any
 from deltacell.base.errors import InputError
 from deltacell.base.text import Progress, count_text
 from deltacell.profile.trace.clock import without_jumps
-from deltacell.profile.trace.decode import BETWEEN, Decoder, Table
+from deltacell.profile.trace.decode import BETWEEN, Decoder, EventTable
 from deltacell.profile.trace.trace import SAMPLES_PER_STEP, Kind, Trace, merge_cycles
 
 
@@ -128,8 +128,8 @@ def _ranges(numbers: Iterable[int]) -> str:
     return ", ".join(texts[:8]) + (f" and {len(texts) - 8} more" if len(texts) > 8 else "")
 
 
-def _read(decoder: Decoder, progress: Progress | None = None) -> tuple[Decoder, Table]:
-    table = Table()
+def _read(decoder: Decoder, progress: Progress | None = None) -> tuple[Decoder, EventTable]:
+    table = EventTable()
     for piece in decoder.pieces(progress):
         table.add(*piece)
         del piece
@@ -139,7 +139,7 @@ def _read(decoder: Decoder, progress: Progress | None = None) -> tuple[Decoder, 
 PART = 4 << 20  # bytes that a process reads at a time; smaller files are read by one process
 
 
-def _read_in_parts(path: Path, progress: Progress | None) -> tuple[Decoder, Table] | None:
+def _read_in_parts(path: Path, progress: Progress | None) -> tuple[Decoder, EventTable] | None:
     """Read a large plain file with one process per core; None if a single process has to read it.
 
     Each of n processes reads every n-th part. After a part that is damaged or does not end between
@@ -151,7 +151,7 @@ def _read_in_parts(path: Path, progress: Progress | None) -> tuple[Decoder, Tabl
     if n == 1 or len(parts) < n:
         return None
     fork, children = multiprocessing.get_context("fork"), list[tuple[Any, Any]]()
-    table, about, given = Table(), dict[str, Any](), 0
+    table, about, given = EventTable(), dict[str, Any](), 0
     try:
         for first in range(n):
             pipe = receiver, sender = fork.Pipe(duplex=False)
@@ -205,7 +205,7 @@ def _parts(path: Path) -> list[Decoder]:
     return [Decoder(path, *bounds) for bounds in zip_longest(begins, begins[1:])]
 
 
-def _warnings(decoder: Decoder, table: Table) -> Iterator[str]:
+def _warnings(decoder: Decoder, table: EventTable) -> Iterator[str]:
     if decoder.cut or decoder.damage:
         why = f" ({decoder.damage})" if decoder.damage else ""
         yield f"The file is cut off{why}; everything before the cut was read."

@@ -27,7 +27,7 @@ NO_OPERATOR = "(no operator)"  # device time that no recorded operator launched
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class DeviceWork:
     """The work of counted steps on the device, in nanoseconds.
 
     ``time`` is the computation that an operator or module launched itself; ``total`` includes
@@ -59,7 +59,7 @@ def find_work(
     steps: Steps,
     host: HostTime,
     launch: Indices,
-) -> Work:
+) -> DeviceWork:
     every = np.flatnonzero(trace.on_device)
     asked = np.where(launch[every] >= 0, trace.begin[launch[every]], trace.begin[every])
     rows = every[steps.in_counted(asked)]
@@ -83,7 +83,7 @@ def find_work(
     if module.any():
         modules = _by_owner(trace, nesting, module, plain, of[call], time)
         modules = modules if len(every) else modules.drop("count")
-    return Work(kernels, operators, modules, _roofline(trace, rows, owner))
+    return DeviceWork(kernels, operators, modules, _roofline(trace, rows, owner))
 
 
 def find_traits(trace: Trace, nesting: Nesting, steps: Steps) -> Traits:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deltacell.propagate.parallel.graphs import Gradients, Work, in_graphs
+from deltacell.propagate.parallel.graphs import Gradients, GraphWork, in_graphs
 from deltacell.propagate.parallel.threads import workers_for
 
 Rows = slice | Tensor
@@ -104,7 +104,7 @@ def row_wise(
     return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
 
 
-class _InChunks(Work):
+class _InChunks(GraphWork):
     """A row-wise function, each piece of which is a few rows."""
 
     def __init__(

@@ -19,7 +19,7 @@ from deltacell.propagate.parallel.threads import in_workers, one_core
 Gradients = Sequence[Tensor | None]
 
 
-class Work(ABC):
+class GraphWork(ABC):
     """Pieces of work that may share tensors: a tile of mutants each, a message, or a few rows.
 
     Attributes
@@ -50,7 +50,7 @@ class Work(ABC):
         return None
 
 
-def in_graphs(work: Work, workers: int, kept: int | None = None) -> list[tuple[Tensor, ...]]:
+def in_graphs(work: GraphWork, workers: int, kept: int | None = None) -> list[tuple[Tensor, ...]]:
     """Return the results of each piece of work, computed in threads.
 
     The graphs of the first `kept` pieces (by default all) are kept for the backward, which
@@ -115,7 +115,7 @@ def _present_autocast(device_type: str) -> Autocast:
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    work: Work
+    work: GraphWork
     places: Sequence[Sequence[int]]  # of each piece's inputs among the distinct ones
     n_inputs: int  # distinct ones, which come before the parameters
     workers: int

@@ -6,7 +6,7 @@ costs.
 """
 
 from deltacell.propagate.reference.edge_masks import DeviceMask, EdgeMask
-from deltacell.propagate.reference.stores import Stored, StoredEdges, StoredMasks
+from deltacell.propagate.reference.stores import StoredArrays, StoredEdges, StoredMasks
 from deltacell.propagate.reference.subgraphs import Subgraph
 
-__all__ = ["DeviceMask", "EdgeMask", "Stored", "StoredEdges", "StoredMasks", "Subgraph"]
+__all__ = ["DeviceMask", "EdgeMask", "StoredArrays", "StoredEdges", "StoredMasks", "Subgraph"]

@@ -12,7 +12,13 @@ from deltacell.profile.record import Messages
 from deltacell.propagate.deleted import Deleted
 from deltacell.propagate.hop import GENE
 from deltacell.propagate.product import SparseMatrix
-from deltacell.propagate.reference.edges import Edges, EdgeStrategy, Link, edges_of_batch, masked
+from deltacell.propagate.reference.edges import (
+    EdgeStrategy,
+    Link,
+    MutantEdges,
+    edges_of_batch,
+    masked,
+)
 
 
 class EdgeMask(EdgeStrategy):
@@ -29,7 +35,7 @@ class EdgeMask(EdgeStrategy):
         """Return which edges of a link each mutant has, from the tensors that were sent."""
         return sent[0]
 
-    def edges(self, link: Link, deleted: Deleted, sent: Sequence[Tensor]) -> Edges:
+    def edges(self, link: Link, deleted: Deleted, sent: Sequence[Tensor]) -> MutantEdges:
         """Return all edges of a link with their mask."""
         mask = self.mask(link, deleted, sent)
         return masked(edges_of_batch(link, len(deleted), mask.device), mask)

@@ -42,7 +42,7 @@ def links_of(shapes: Iterable[HopShape]) -> tuple[Link, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class Edges:
+class MutantEdges:
     """The edges of one link in a batch of mutants; node i of mutant b has index ``b * n + i``."""
 
     sources: Tensor
@@ -73,7 +73,7 @@ class EdgeStrategy(Strategy[EdgePlan]):
         """Return the tensors that the loader sends for each link."""
 
     @abstractmethod
-    def edges(self, link: Link, deleted: Deleted, sent: Sequence[Tensor]) -> Edges:
+    def edges(self, link: Link, deleted: Deleted, sent: Sequence[Tensor]) -> MutantEdges:
         """Return the edges of a link in a batch of mutants, from the tensors that were sent."""
 
     def plan(
@@ -126,7 +126,7 @@ class EdgeStrategy(Strategy[EdgePlan]):
         return Mutants(pool_difference(step.pool, terms, living), step.pool.pooled)
 
 
-def edges_of_batch(link: Link, n_mutants: int, device: torch.device) -> Edges:
+def edges_of_batch(link: Link, n_mutants: int, device: torch.device) -> MutantEdges:
     """Return all edges of a link, once for each mutant."""
     matrix = link.matrix
     n_targets, n_sources = matrix.shape
@@ -136,15 +136,15 @@ def edges_of_batch(link: Link, n_mutants: int, device: torch.device) -> Edges:
     weights = None
     if matrix.values is not None:
         weights = matrix.tensor("values", device, torch.float64).repeat(n_mutants)
-    return Edges(sources.flatten(), targets.flatten(), weights)
+    return MutantEdges(sources.flatten(), targets.flatten(), weights)
 
 
-def masked(edges: Edges, is_kept: Tensor) -> Edges:
+def masked(edges: MutantEdges, is_kept: Tensor) -> MutantEdges:
     """Return the edges with a mask [b, n_edges]."""
     return replace(edges, is_kept=is_kept.flatten())
 
 
-def received_along(edges: Edges, aggregate: Aggregate, x: Tensor, n_mutants: int) -> Tensor:
+def received_along(edges: MutantEdges, aggregate: Aggregate, x: Tensor, n_mutants: int) -> Tensor:
     """Return the sum or mean of messages: gather at the sources, scatter at the targets."""
     messages = x.to(torch.promote_types(x.dtype, torch.float32)).index_select(0, edges.sources)
     if edges.weights is not None:

@@ -30,7 +30,7 @@ class _Opened:
     links: Sequence[Link] = ()
 
 
-class Stored(EdgeMask):
+class StoredArrays(EdgeMask):
     """One array per genotype and link, computed by `fill` and read from disk by the loader.
 
     Genotypes are looked up by their set of genes, in any order. A store of another cell or screen
@@ -98,7 +98,7 @@ class Stored(EdgeMask):
         )
 
 
-class StoredEdges(Stored):
+class StoredEdges(StoredArrays):
     """The store has the positions of the removed edges; the step makes the masks."""
 
     name: ClassVar[str] = "stored_edges"
@@ -119,7 +119,7 @@ class StoredEdges(Stored):
         return (~mask).nonzero().squeeze(1)
 
 
-class StoredMasks(Stored):
+class StoredMasks(StoredArrays):
     """The store has the masks themselves, so they only have to be read."""
 
     name: ClassVar[str] = "stored_masks"

@@ -10,7 +10,7 @@ from torch import Tensor
 from deltacell.profile.record import Messages
 from deltacell.propagate.deleted import Deleted
 from deltacell.propagate.reference.edge_masks import mask_of
-from deltacell.propagate.reference.edges import Edges, EdgeStrategy, Link, edges_of_batch
+from deltacell.propagate.reference.edges import EdgeStrategy, Link, MutantEdges, edges_of_batch
 
 
 class Subgraph(EdgeStrategy):
@@ -26,10 +26,10 @@ class Subgraph(EdgeStrategy):
         """Return the sources, the targets and any weights of the remaining edges."""
         return [_remaining_edges(link, deleted) for link in links]
 
-    def edges(self, link: Link, deleted: Deleted, sent: Sequence[Tensor]) -> Edges:
+    def edges(self, link: Link, deleted: Deleted, sent: Sequence[Tensor]) -> MutantEdges:
         """Return the edges that were sent."""
         sources, targets, *weights = sent
-        return Edges(sources, targets, weights[0] if weights else None)
+        return MutantEdges(sources, targets, weights[0] if weights else None)
 
 
 def _remaining_edges(link: Link, deleted: Deleted) -> tuple[Tensor, ...]:

@@ -12,15 +12,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import polars as pl
 
+from deltacell.base.arrays import Bools, Doubles, Ints
 from deltacell.base.errors import InputError
 from deltacell.cell.readers.names import (
     HEADERS,
     Reader,
+    UnclearColumns,
     bare_name,
     is_systematic,
     pattern,
@@ -33,6 +35,7 @@ from deltacell.screen.readers.joined import IsKnown, Joins, may_be_joined
 from deltacell.screen.readers.written import (
     NO_SCORE,
     GeneColumn,
+    NamedParts,
     WrittenScreen,
     chosen_phenotype,
     deleted_genes,
@@ -41,6 +44,7 @@ from deltacell.screen.readers.written import (
 from deltacell.storage.tables import (
     MISSING,
     File,
+    Header,
     Sheet,
     Table,
     is_missing,
@@ -53,26 +57,30 @@ from deltacell.storage.tables import (
 HO = "YDL227C"
 #: Reasons to drop a row or a field of a matrix. A control alone has no interaction, but a fitness.
 CONTROL_ALONE = "control locus alone as query"
-DIAGONAL, OTHER_HALF = "diagonal of the matrix", "other half of a symmetric matrix"
+DIAGONAL = "diagonal of the matrix"
+OTHER_HALF = "other half of a symmetric matrix"
 #: The words for the parts of a split.
 PARTS: dict[str, str] = HEADERS["screen"]["parts"]
 
 _ORF = re.compile(r"[YQ][A-Z0-9]+(-[A-Z])?(_[A-Za-z]+\d*)?", re.ASCII)
 _ROLE_NAMES = ("query", "array")
-_GENE, _ROLE, _JOINED = (pattern("screen", key) for key in ("gene", "role", "genes"))
+_GENE = pattern("screen", "gene")
+_ROLE = pattern("screen", "role")
+_JOINED = pattern("screen", "genes")
 _ROLES = {"anchor": "query", "donor": "query", "library": "array", "recipient": "array"}
 # The preferred header of each phenotype, and the patterns of all its headers.
 _SCORES = {"interaction": "score", "fitness": "fitness"}
 _SCORE_WORDS = {phenotype: pattern("screen", phenotype) for phenotype in _SCORES}
 _OTHERS: dict[str, list[str]] = HEADERS["screen"]["others"]
+_MOST_TITLES = 6  # rows in which the header of a matrix is searched for
 
 
 @dataclass(frozen=True)
-class _Form:
+class ScreenForm:
     """The layout of a sheet: the row of its header and the names of its columns."""
 
     sheet: Sheet
-    at: int | None = None
+    header_row: int | None = None
     genes: Sequence[GeneColumn] = ()
     scores: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by phenotype
     others: Mapping[str, str] = field(default_factory=dict)
@@ -82,214 +90,286 @@ class _Form:
 
 
 def _read(
-    forms: Sequence[_Form],
+    forms: Sequence[ScreenForm],
     phenotype: str | None = None,
     is_known: IsKnown | None = None,
 ) -> list[WrittenScreen]:
+    """Read the screens of a file: one, or one per sheet of a workbook."""
     file = forms[0].sheet.file
-    stem, read = stem_of(file.path.name), {form.sheet.name for form in forms}
-    unread = sorted({sheet.name for sheet in file.sheets} - read)
-    found = []
+    stem = stem_of(file.path.name)
+    sheets_read = {form.sheet.name for form in forms}
+    sheets_left_out = sorted({sheet.name for sheet in file.sheets} - sheets_read)
+    screens = []
     for form in forms:
-        name = f"{stem}_{form.sheet.name}" if len(forms) > 1 else stem
-        read_form = _read_matrix if form.matrix else partial(_read_rows, is_known=is_known)
-        found.append(read_form(form, name, phenotype))
-        found[-1].notes |= {"sheets_left_out": ", ".join(unread)} if unread else {}
-    return found
+        study = f"{stem}_{form.sheet.name}" if len(forms) > 1 else stem
+        if form.matrix:
+            screen = _read_matrix(form, study, phenotype)
+        else:
+            screen = _read_rows(form, study, phenotype, is_known)
+        if sheets_left_out:
+            screen.notes["sheets_left_out"] = ", ".join(sheets_left_out)
+        screens.append(screen)
+    return screens
 
 
-def _find_split(file: File) -> _Form | None:
+def _find_split(file: File) -> ScreenForm | None:
+    """Find a table with genes and the parts of a split."""
     forms = chain.from_iterable(map(_candidates, file.sheets))
     return next((form for form in forms if "split" in form.others), None)
 
 
-def _read_split(
-    form: _Form,
-    is_known: IsKnown | None = None,
-) -> list[tuple[list[list[str]], list[str]]]:
+def _read_split(form: ScreenForm, is_known: IsKnown | None = None) -> list[NamedParts]:
     """Return the gene sets of the table, and the part of each."""
-    table = form.sheet.below(form.at)
+    table = form.sheet.below(form.header_row)
     table.check_not_repeated(form.others["split"])
     parts = _parts(table, form.others["split"])
     genes = deleted_genes(table, form.genes, is_known=is_known)
     table.raise_if_bad()
-    by_row = dict(genes.group_by("row", maintain_order=True).agg("name").iter_rows())
-    kept = [row for row, part in enumerate(parts) if part]
-    return [([by_row.get(row, []) for row in kept], [parts[row] for row in kept])]
+    names_of_row = dict(genes.group_by("row", maintain_order=True).agg("name").iter_rows())
+    rows = [row for row, part in enumerate(parts) if part]
+    return [NamedParts([names_of_row.get(row, []) for row in rows], [parts[row] for row in rows])]
 
 
-def unclear(file: File) -> tuple[str, list[str], str] | None:
-    """Return why a table of two genes and numbers per row is not read, and its columns."""
+def unclear(file: File) -> UnclearColumns | None:
+    """Return the columns of a table of two genes and numbers per row that is not read."""
     forms = chain.from_iterable(map(_candidates, file.sheets))
     form = next((form for form in forms if form.numbers), None)
     if form is None:
         return None
     genes = [column.name for column in form.genes]
-    for phenotype, several in form.scores.items():
-        if len(several) > 1:
-            return f"it has two columns of {phenotype}", genes, several[0]
-    return "no column is known as a score or a weight", genes, form.numbers[0]
+    for phenotype, names in form.scores.items():
+        if len(names) > 1:
+            return UnclearColumns(f"it has two columns of {phenotype}", genes, names[0])
+    return UnclearColumns("no column is known as a score or a weight", genes, form.numbers[0])
 
 
-def _by_names(sheet: Sheet) -> _Form | None:
-    for names in sheet.file.columns:
-        found = names.find(sheet) if {"score", "fitness"} & names.names.keys() else None
-        if found is not None:
-            row, places = found
-            header = sheet.names(row)
-            at = {"standard_deviation" if k == "sd" else k: header[i] for k, i in places.items()}
-            roles = {key: re.sub(r"\d|gene.*", "", key) or "unknown" for key in names.genes}
-            genes = [
-                GeneColumn(
-                    at[key],
-                    role,
-                    is_strain=True,
-                    joins=Joins.always if key.startswith("genes") else Joins.never,
-                )
-                for key, role in roles.items()
-            ]
-            return _Form(
-                sheet,
-                row,
-                genes,
-                {phenotype: [at[key]] for phenotype, key in _SCORES.items() if key in at},
-                {key: at[key] for key in _OTHERS if key in at},
-            )
+def _by_names(sheet: Sheet) -> ScreenForm | None:
+    """Return the form with the columns that the user named."""
+    for columns in sheet.file.columns:
+        if columns.names.keys().isdisjoint({"score", "fitness"}):
+            continue
+        places = columns.find(sheet)
+        if places is None:
+            continue
+        header = sheet.names(places.header_row)
+        name_of = {key: header[position] for key, position in places.position.items()}
+        if "sd" in name_of:
+            name_of["standard_deviation"] = name_of.pop("sd")
+        return ScreenForm(
+            sheet,
+            places.header_row,
+            [_gene_column(key, name_of[key]) for key in columns.genes],
+            {phenotype: [name_of[key]] for phenotype, key in _SCORES.items() if key in name_of},
+            {key: name_of[key] for key in _OTHERS if key in name_of},
+        )
     return None
 
 
-def _by_words(sheet: Sheet) -> _Form | None:
-    clear = (f for f in _candidates(sheet) if f.scores and max(map(len, f.scores.values())) == 1)
-    return next(clear, None)
+def _gene_column(key: str, name: str) -> GeneColumn:
+    """Return a column of genes that the user named with a key such as ``gene1`` or ``query``."""
+    role = re.sub(r"\d|gene.*", "", key) or "unknown"
+    joins = Joins.always if key.startswith("genes") else Joins.never
+    return GeneColumn(name, role, is_strain=True, joins=joins)
+
+
+def _by_words(sheet: Sheet) -> ScreenForm | None:
+    """Return the first form with a score, of which no phenotype has two."""
+    for form in _candidates(sheet):
+        if form.scores and max(map(len, form.scores.values())) == 1:
+            return form
+    return None
 
 
 class _Column(NamedTuple):
+    """The first fields of a column."""
+
     name: str
     word: str
     fields: list[str]  # those below the header that are not missing
 
     @property
     def is_numeric(self) -> bool:
+        """Whether more than half of the fields are numbers."""
         return 2 * sum(map(is_number, self.fields)) > len(self.fields)
 
+    @property
+    def may_be_measured(self) -> bool:
+        """Whether it has a number or is empty; a bad number is reported by `_read_rows`."""
+        return not self.fields or any(map(is_number, self.fields))
 
-def _candidates(sheet: Sheet) -> Iterator[_Form]:
+
+def _candidates(sheet: Sheet) -> Iterator[ScreenForm]:
     """Yield the headers with gene columns, with any number of scores.
 
     Text may contain the words of a header, but the lines below it have other numbers of words.
     """
-    for at, header, words in sheet.headers:
-        if not any(known.fullmatch(w) for w in words for known in (_GENE, _ROLE, _JOINED)):
+    for header in sheet.headers:
+        if not any(map(_is_word_for_genes, header.words)):
             continue
-        rows = [row for row in sheet.rows[at + 1 :] if any(row)]
-        if 2 * sum(len(row) == len(header) for row in rows) < len(rows):
+        rows = [row for row in sheet.rows[header.row + 1 :] if any(row)]
+        n_whole = sum(len(row) == len(header.names) for row in rows)
+        if 2 * n_whole < len(rows):
             continue
-        columns = []
-        for i, (name, w) in enumerate(zip(header, words, strict=True)):
-            below = [row[i].strip() for row in sheet.rows[at + 1 :] if i < len(row)]
-            fields = [field for field in below if field.lower() not in MISSING]
-            columns.append(_Column(name, w, fields))
+        columns = _columns(sheet, header)
         genes = _genes(columns)
-        if not genes:
+        if genes:
+            numbers = [column.name for column in columns if column.is_numeric]
+            scores = _scores_of(columns)
+            yield ScreenForm(sheet, header.row, genes, scores, _others_of(columns), numbers)
+
+
+def _is_word_for_genes(word: str) -> bool:
+    return any(known.fullmatch(word) for known in (_GENE, _ROLE, _JOINED))
+
+
+def _columns(sheet: Sheet, header: Header) -> list[_Column]:
+    """Return the columns of a sheet below a header."""
+    rows = sheet.rows[header.row + 1 :]
+    columns = []
+    for i, name in enumerate(header.names):
+        fields = [row[i].strip() for row in rows if i < len(row)]
+        present_fields = [field for field in fields if field.lower() not in MISSING]
+        columns.append(_Column(name, header.words[i], present_fields))
+    return columns
+
+
+def _scores_of(columns: Sequence[_Column]) -> dict[str, list[str]]:
+    """Return the columns of scores by phenotype; the preferred header excludes others."""
+    scores = {}
+    for phenotype, preferred in _SCORES.items():
+        known = _SCORE_WORDS[phenotype]
+        candidates = [c for c in columns if c.may_be_measured and known.fullmatch(c.word)]
+        chosen = [c for c in candidates if c.word == preferred] or candidates
+        if chosen:
+            scores[phenotype] = [column.name for column in chosen]
+    return scores
+
+
+def _others_of(columns: Sequence[_Column]) -> dict[str, str]:
+    """Return the further columns of a screen by key; one of a split has only the words of parts."""
+    others = {}
+    by_word = {column.word: column for column in reversed(columns)}  # the first of equals
+    for key, known in _OTHERS.items():
+        column = next((by_word[name] for name in known if name in by_word), None)
+        if column is None:
             continue
-        scores: dict[str, list[str]] = {}
-        # A bad number among others is reported by `_read_rows`.
-        measured_in = [c for c in columns if not c.fields or any(map(is_number, c.fields))]
-        for phenotype, first in _SCORES.items():
-            there = [c for c in measured_in if _SCORE_WORDS[phenotype].fullmatch(c.word)]
-            chosen = [c for c in there if c.word == first] or there
-            scores |= {phenotype: [c.name for c in chosen]} if chosen else {}
-        others = {}
-        for key, known in _OTHERS.items():
-            column = next((c for name in known for c in columns if c.word == name), None)
-            if column and (key != "split" or all(word(f) in PARTS for f in column.fields)):
-                others[key] = column.name
-        yield _Form(sheet, at, genes, scores, others, [c.name for c in columns if c.is_numeric])
+        if key != "split" or all(word(field) in PARTS for field in column.fields):
+            others[key] = column.name
+    return others
+
+
+class _GeneCandidate(NamedTuple):
+    """A column of genes; the most exact one, or the first of equals, is the smallest."""
+
+    inexactness: int  # -2 for strain IDs, -1 for systematic names
+    position: int
+    is_strain: bool
 
 
 def _genes(columns: Sequence[_Column]) -> list[GeneColumn]:
     """Return the gene columns; if several name the same gene, the most exact one."""
-    candidates: dict[tuple[str, str], list[tuple[int, int, bool]]] = {}
-    for at, column in enumerate(columns):
-        found = _ROLE.fullmatch(column.word) or _GENE.fullmatch(column.word)
-        if found is None or column.is_numeric:
+    candidates: dict[tuple[str, str], list[_GeneCandidate]] = {}  # by role and number
+    for position, column in enumerate(columns):
+        match = _ROLE.fullmatch(column.word) or _GENE.fullmatch(column.word)
+        if match is None or column.is_numeric:
             continue
-        groups = found.groupdict()
+        groups = match.groupdict()
         role = groups.get("role") or ""
         kind = groups["kind"] + groups.get("before", "")
-        exact = 2 if "strain" in kind else bool(re.search("orf|systematic|locus", kind))
-        key = _ROLES.get(role, role), groups["number"] or ""
-        candidates.setdefault(key, []).append((-exact, at, "strain" in kind))
-    with_role = [key for key in candidates if key[0]]
-    if 2 <= len(with_role) <= len(candidates) - 2:
+        candidate = _GeneCandidate(-_exactness(kind), position, "strain" in kind)
+        gene = (_ROLES.get(role, role), groups["number"] or "")
+        candidates.setdefault(gene, []).append(candidate)
+    n_with_role = sum(bool(role) for role, _ in candidates)
+    if 2 <= n_with_role <= len(candidates) - 2:
         return []
     if len(candidates) >= 2:
-        chosen = sorted((*min(found)[1:], key[0]) for key, found in candidates.items())
+        chosen = {min(candidates[gene]): gene[0] for gene in candidates}
+        in_order = sorted(chosen, key=lambda candidate: candidate.position)
         return [
             GeneColumn(
-                columns[at].name,
-                role or "unknown",
-                is_strain,
-                joins=Joins.of_strains if is_strain else Joins.never,
+                columns[candidate.position].name,
+                chosen[candidate] or "unknown",
+                candidate.is_strain,
+                joins=Joins.of_strains if candidate.is_strain else Joins.never,
             )
-            for at, is_strain, role in chosen
+            for candidate in in_order
         ]
-    joined = [c for c in columns if _JOINED.fullmatch(c.word)]
+    joined = [column for column in columns if _JOINED.fullmatch(column.word)]
     if len(joined) == 1 and not candidates and any(map(may_be_joined, joined[0].fields)):
         return [GeneColumn(joined[0].name, joins=Joins.of_known_genes)]
     return []
 
 
-def _counted(sheet: Sheet) -> _Form | None:
+def _exactness(kind: str) -> int:
+    """Return how exact the names in a column are, by the words of its header."""
+    if "strain" in kind:
+        return 2
+    return 1 if re.search("orf|systematic|locus", kind) else 0
+
+
+def _counted(sheet: Sheet) -> ScreenForm | None:
     """Return the form of rows that begin with the number of their genes, as in DCell."""
-
-    def is_counted(row: Sequence[str]) -> bool:
-        if len(row) < 3 or not row[0].isdigit() or int(row[0]) != len(row) - 2:
-            return False
-        score = is_number(row[-1]) or row[-1].lower() in MISSING
-        return score and not any(map(is_number, row[1:-1]))
-
-    if len(sheet.rows) < 2 or not all(map(is_counted, sheet.rows)):
+    if len(sheet.rows) < 2 or not all(map(_is_counted, sheet.rows)):
         return None
-    _, *genes, last = sheet.names(None)
-    scores = {phenotype: [last] for phenotype in _SCORES}
-    return _Form(sheet, None, [GeneColumn(name) for name in genes], scores, counts=True)
+    names = sheet.names(None)
+    genes = [GeneColumn(name) for name in names[1:-1]]
+    scores = {phenotype: [names[-1]] for phenotype in _SCORES}
+    return ScreenForm(sheet, None, genes, scores, counts=True)
 
 
-def _matrix(sheet: Sheet) -> _Form | None:
+def _is_counted(row: Sequence[str]) -> bool:
+    """Whether a row is the number of its genes, the genes, and a score, which may be missing."""
+    if len(row) < 3 or not row[0].isdigit() or int(row[0]) != len(row) - 2:
+        return False
+    has_score = is_number(row[-1]) or row[-1].lower() in MISSING
+    return has_score and not any(map(is_number, row[1:-1]))
+
+
+def _matrix(sheet: Sheet) -> ScreenForm | None:
     """Return the form of a matrix of scores: genes in the header and in the first column."""
-    for at in range(min(len(sheet.rows) - 1, 6)):
-        header, rows = sheet.header(at)[1:], sheet.rows[at + 1 :]
-        labels = [row[0] for row in rows if row and row[0]]
-        if len(header) < 2 or not labels or any(len(row) != len(header) + 1 for row in rows):
-            continue
-        values = [name for row in rows for name in row[1:] if name.lower() not in MISSING]
-        if not values or not all(map(is_number, values)) or any(map(is_number, header)):
-            continue
-        named = {bare_name(name) for name in header}
-        both = sum(bare_name(label) in named for label in labels)
-        systematic = all(is_systematic(bare_name(name)) for name in (*header, *labels))
-        if systematic or 2 * both > len(labels):
-            return _Form(sheet, at, matrix=True)
+    for header_row in range(min(len(sheet.rows) - 1, _MOST_TITLES)):
+        genes = sheet.header(header_row)[1:]
+        if _is_matrix(genes, sheet.rows[header_row + 1 :]):
+            return ScreenForm(sheet, header_row, matrix=True)
     return None
+
+
+def _is_matrix(genes: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a header of genes and the rows below it are a matrix of scores.
+
+    Either all names are systematic, or most genes of the rows are in the header too.
+    """
+    labels = [row[0] for row in rows if row and row[0]]
+    if len(genes) < 2 or not labels or any(len(row) != len(genes) + 1 for row in rows):
+        return False
+    fields = chain.from_iterable(row[1:] for row in rows)
+    scores = [field for field in fields if field.lower() not in MISSING]
+    if not scores or not all(map(is_number, scores)) or any(map(is_number, genes)):
+        return False
+    names = {bare_name(gene) for gene in genes}
+    n_in_both = sum(bare_name(label) in names for label in labels)
+    all_systematic = all(is_systematic(bare_name(name)) for name in (*genes, *labels))
+    return all_systematic or 2 * n_in_both > len(labels)
 
 
 def _parts(table: Table, column: str) -> pl.Series:
     """Return the part of a split of each row, empty if there is none."""
     words = present(table.frame[column]).map_elements(word, return_dtype=pl.String)
-    known = f"column '{column}' is not one of {', '.join(dict.fromkeys(PARTS.values()))}"
-    table.mark_bad(known, column, ~words.is_in([*PARTS, ""]))
+    parts = ", ".join(dict.fromkeys(PARTS.values()))
+    is_unknown = ~words.is_in([*PARTS, ""])
+    table.mark_bad(f"column '{column}' is not one of {parts}", column, is_unknown)
     return words.replace_strict(PARTS, default="")
 
 
 def _read_rows(
-    form: _Form,
+    form: ScreenForm,
     study: str,
     phenotype: str | None,
     is_known: IsKnown | None = None,
 ) -> WrittenScreen:
+    """Read a table with one genotype per row."""
     phenotype = chosen_phenotype(phenotype, list(form.scores), form.sheet.file.path)
-    table = form.sheet.below(form.at)
+    table = form.sheet.below(form.header_row)
     if form.counts:
         table.raise_if_bad(
             "Every row must have the same number of genes: "
@@ -307,55 +387,105 @@ def _read_rows(
             columns[key] = measured(table, key, name)
     genes = deleted_genes(table, form.genes, is_known=is_known)
     n_genes = np.bincount(genes["row"].to_numpy(), minlength=len(table))
-    scored, first = ~np.isnan(columns["score"]), table.frame.columns[0]
+    has_score = ~np.isnan(columns["score"])
     if form.counts:
-        wrong = table.frame[first] != pl.Series(n_genes).cast(pl.String)
-        table.mark_bad("the number of genes differs from the first column", first, wrong)
+        first = table.frame.columns[0]
+        differs = table.frame[first] != pl.Series(n_genes).cast(pl.String)
+        table.mark_bad("the number of genes differs from the first column", first, differs)
     else:
-        named = ", ".join(column.name for column in form.genes)
-        table.mark_bad(f"no gene in {named}", form.genes[0].name, scored & (n_genes == 0))
-    return WrittenScreen(table, genes, reader.name, study, columns, dropped={NO_SCORE: ~scored})
+        names = ", ".join(column.name for column in form.genes)
+        table.mark_bad(f"no gene in {names}", form.genes[0].name, has_score & (n_genes == 0))
+    dropped = {NO_SCORE: ~has_score}
+    return WrittenScreen(table, genes, reader.name, study, columns, dropped=dropped)
 
 
-def _read_matrix(form: _Form, study: str, phenotype: str | None) -> WrittenScreen:
-    table = form.sheet.below(form.at)
-    first, *column_genes = table.frame.columns
-    row_genes = table.frame[first]
-    table.mark_bad("no gene in the first column", first, is_missing(row_genes))
-    score = np.stack([table.numbers(name) for name in column_genes], axis=1)
+@dataclass(frozen=True, eq=False)
+class _MatrixFields:
+    """The fields of a matrix of scores, row by row; all arrays are [rows * columns]."""
+
+    row: Ints  # in the matrix
+    column: Ints
+    row_gene: Ints  # the number of the gene; equal names have equal numbers
+    column_gene: Ints
+    score: Doubles  # NaN for an empty field
+
+    @classmethod
+    def of(cls, row_names: pl.Series, column_names: Sequence[str], scores: Doubles) -> Self:
+        """Return the fields of a matrix [rows, columns]."""
+        row, column = np.indices(scores.shape).reshape(2, -1)
+        names = [bare_name(name) for name in (*row_names, *column_names)]
+        number = {name: i for i, name in enumerate(dict.fromkeys(names))}
+        genes = np.array([number[name] for name in names])
+        return cls(row, column, genes[row], genes[len(row_names) + column], scores.ravel())
+
+    @property
+    def on_diagonal(self) -> Bools:
+        """Which fields are of a gene with itself."""
+        on_diagonal: Bools = self.row_gene == self.column_gene
+        return on_diagonal
+
+    @property
+    def is_empty(self) -> Bools:
+        """Which fields have no score."""
+        return np.isnan(self.score)
+
+    def repeats_its_mirror(self) -> Bools:
+        """Return which fields below the diagonal have the score of the field across it.
+
+        A symmetric matrix lists every pair twice, and only one of the two is read.
+        """
+        is_measured = ~self.on_diagonal & ~self.is_empty
+        n_genes = int(max(self.row_gene.max(), self.column_gene.max())) + 1
+        score_of_pair = np.full((n_genes, n_genes), np.nan)
+        rows = self.row_gene[is_measured]
+        score_of_pair[rows, self.column_gene[is_measured]] = self.score[is_measured]
+        across = score_of_pair[self.column_gene, self.row_gene]
+        is_below = self.row_gene > self.column_gene
+        repeats: Bools = is_measured & is_below & (across == self.score)
+        return repeats
+
+
+def _read_matrix(form: ScreenForm, study: str, phenotype: str | None) -> WrittenScreen:
+    """Read a matrix of scores; a symmetric one has no queries and arrays."""
+    table = form.sheet.below(form.header_row)
+    label, *column_names = table.frame.columns
+    row_names = table.frame[label]
+    table.mark_bad("no gene in the first column", label, is_missing(row_names))
+    scores = np.stack([table.numbers(name) for name in column_names], axis=1)
     table.raise_if_bad()
-    row, column = np.indices(score.shape).reshape(2, -1)
-    names = [*row_genes, *column_genes]
-    number = {name: i for i, name in enumerate(dict.fromkeys(map(bare_name, names)))}
-    codes = np.array([number[bare_name(name)] for name in names])
-    one, other, value = codes[row], codes[len(row_genes) + column], score.ravel()
-    diagonal, absent = one == other, np.isnan(value)
-    if diagonal.any() and (value[diagonal] == 1).all():
-        what = "the matrix has 1 on its diagonal, like correlations: it is not a screen"
+    fields = _MatrixFields.of(row_names, column_names, scores)
+    diagonal_scores = fields.score[fields.on_diagonal]
+    if len(diagonal_scores) and (diagonal_scores == 1).all():
+        message = "the matrix has 1 on its diagonal, like correlations: it is not a screen"
         fix = "Write it as a network of gene1, gene2, weight; or empty the diagonal."
-        raise InputError(what, code="correlation-matrix", where=table.path, fix=fix)
-    there, square = ~diagonal & ~absent, np.full((len(number), len(number)), np.nan)
-    square[one[there], other[there]] = value[there]
-    half = there & (one > other) & (square[other, one] == value)
-    symmetric = bool(half.any())
-    roles = ("unknown", "unknown") if symmetric else ("query", "array")
-    table.notes["form"] = f"matrix of {score.shape[0]:,} x {score.shape[1]:,} genes"
-    pairs = {"1": row_genes.gather(row), "2": pl.Series(column_genes).gather(column)}
-    table = replace(table, frame=pl.DataFrame(pairs), lines=table.lines[row])
+        raise InputError(message, code="correlation-matrix", where=table.path, fix=fix)
+    is_repeated = fields.repeats_its_mirror()
+    is_symmetric = bool(is_repeated.any())
+    roles = ("unknown", "unknown") if is_symmetric else ("query", "array")
+    table.notes["form"] = f"matrix of {scores.shape[0]:,} x {scores.shape[1]:,} genes"
+    first = row_names.gather(fields.row)
+    second = pl.Series(column_names).gather(fields.column)
+    pairs = pl.DataFrame({"1": first, "2": second})
+    table = replace(table, frame=pairs, lines=table.lines[fields.row])
+    columns = [GeneColumn("1", roles[0], is_strain=True), GeneColumn("2", roles[1], is_strain=True)]
     return WrittenScreen(
         table,
-        deleted_genes(table, [GeneColumn(*one, True) for one in zip(pairs, roles, strict=True)]),
+        deleted_genes(table, columns),
         reader.name,
         study,
-        {"phenotype": phenotype or "interaction", "score": value},
-        dropped={DIAGONAL: diagonal, NO_SCORE: absent, OTHER_HALF: half},
-        complete_coverage=not symmetric,
+        {"phenotype": phenotype or "interaction", "score": fields.score},
+        dropped={
+            DIAGONAL: fields.on_diagonal,
+            NO_SCORE: fields.is_empty,
+            OTHER_HALF: is_repeated,
+        },
+        complete_coverage=not is_symmetric,
     )
 
 
-_KUZMIN, _COSTANZO2016, _COSTANZO2010 = (
-    HEADERS[study] for study in ("kuzmin2018", "costanzo2016", "costanzo2010")
-)
+_KUZMIN = HEADERS["kuzmin2018"]
+_COSTANZO2016 = HEADERS["costanzo2016"]
+_COSTANZO2010 = HEADERS["costanzo2010"]
 _FITNESS2020 = "Double/triple mutant fitness"
 
 
@@ -364,16 +494,17 @@ def _is_costanzo2010(sheet: Sheet) -> bool:
 
     A name that is the ORF of another gene is a gene of its own, as in a table of triples.
     """
-    return any(
-        len(row) == len(_COSTANZO2010)
-        and all(_ORF.fullmatch(row[i]) for i in (0, 2))
-        and not any(
-            is_systematic(name) and bare_name(name) != bare_name(orf)
-            for orf, name in (row[:2], row[2:4])
-        )
-        and all(map(is_number, row[4:]))
-        for row in sheet.rows[:3]
-    )
+    return any(map(_is_row_of_costanzo2010, sheet.rows[:3]))
+
+
+def _is_row_of_costanzo2010(row: Sequence[str]) -> bool:
+    if len(row) != len(_COSTANZO2010) or not all(map(is_number, row[4:])):
+        return False
+    for orf, name in (row[:2], row[2:4]):
+        is_other_gene = is_systematic(name) and bare_name(name) != bare_name(orf)
+        if not _ORF.fullmatch(orf) or is_other_gene:
+            return False
+    return True
 
 
 def _read_crosses(
@@ -388,39 +519,76 @@ def _read_crosses(
     and that of an interaction score is missing. The p-value is always that of the interaction.
     `is_known` is not needed, because the format says which fields have several genes.
     """
-    only_hits, of_kuzmin, frame = format == "costanzo2010", format == "kuzmin", table.frame
-    study = "kuzmin2018" if of_kuzmin else format
-    columns = dict(HEADERS[study])
-    if of_kuzmin and _FITNESS2020 in frame.columns:
-        study, columns["fitness"] = "kuzmin2020", _FITNESS2020
-    for role in _ROLE_NAMES if only_hits else ():
-        # The second column is a gene name for a deletion, without suffix, and otherwise an allele.
-        name, is_strain = f"{role} gene", pl.col(f"{role} ORF").str.contains("_", literal=True)
-        frame = frame.with_columns(pl.when(is_strain).then(name).otherwise(pl.lit("")).alias(name))
-    table = replace(table, frame=frame)
-    there = [p for p in _SCORES if columns.get(p) in frame.columns]
-    phenotype = chosen_phenotype(phenotype, there, table.path)
+    is_costanzo2010 = format == "costanzo2010"
+    if is_costanzo2010:
+        table = replace(table, frame=_with_alleles_only(table.frame))
+    published = _Published.of(format, table.frame.columns)
+    columns = published.columns
+    phenotypes = [name for name in _SCORES if columns.get(name) in table.frame.columns]
+    phenotype = chosen_phenotype(phenotype, phenotypes, table.path)
     if phenotype == "fitness":
         columns["standard_deviation"] = f"{columns['fitness']} standard deviation"
-    strains = (
-        GeneColumn(columns[r], r, True, columns[f"{r}_allele"], Joins.always) for r in _ROLE_NAMES
-    )
-    genes, is_query = deleted_genes(table, [*strains], required=True), pl.col("role") == "query"
-    score = measured(table, "score", columns[phenotype], required=only_hits)
-    values, dropped = {"phenotype": phenotype, "score": score}, {NO_SCORE: np.isnan(score)}
+    strains = [
+        GeneColumn(columns[role], role, True, columns[f"{role}_allele"], Joins.always)
+        for role in _ROLE_NAMES
+    ]
+    genes = deleted_genes(table, strains, required=True)
+    score = measured(table, "score", columns[phenotype], required=is_costanzo2010)
+    values: dict[str, Any] = {"phenotype": phenotype, "score": score}
+    dropped = {NO_SCORE: np.isnan(score)}
     for name in ("standard_deviation", "p_value", "query_fitness", "array_fitness"):
-        if columns.get(name) in frame.columns:
+        if columns.get(name) in table.frame.columns:
             values[name] = measured(table, name, columns[name])
     if "panel" in columns:
         # The two temperatures (DMA26, DMA30) use the same array.
-        values["panel"] = frame[columns["panel"]].str.extract(r"^([A-Za-z]*)")
-    if of_kuzmin:
+        values["panel"] = table.frame[columns["panel"]].str.extract(r"^([A-Za-z]*)")
+    if format == "kuzmin":
+        is_query = pl.col("role") == "query"
         genes = genes.filter(~is_query | (pl.col("name") != HO))
         if phenotype == "interaction":
             queries = genes.filter(is_query)["row"].to_numpy()
             dropped[CONTROL_ALONE] = np.bincount(queries, minlength=len(table)) == 0
-    facts = table, genes, format, study, values
-    return [WrittenScreen(*facts, dropped=dropped, complete_coverage=not only_hits)]
+    # Costanzo 2010 is a list of hits.
+    return [
+        WrittenScreen(
+            table,
+            genes,
+            format,
+            published.study,
+            values,
+            dropped=dropped,
+            complete_coverage=not is_costanzo2010,
+        ),
+    ]
+
+
+class _Published(NamedTuple):
+    """A published study and its columns, by their keys in headers.toml."""
+
+    study: str
+    columns: dict[str, str]
+
+    @classmethod
+    def of(cls, format: str, names: Sequence[str]) -> _Published:
+        """Return the study of a format; Kuzmin 2020 is Kuzmin 2018 with another column."""
+        study = "kuzmin2018" if format == "kuzmin" else format
+        columns = dict(HEADERS[study])
+        if format == "kuzmin" and _FITNESS2020 in names:
+            return cls("kuzmin2020", {**columns, "fitness": _FITNESS2020})
+        return cls(study, columns)
+
+
+def _with_alleles_only(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return Costanzo 2010 without the names of genes in its columns of alleles.
+
+    The second column is a gene name for a deletion, without suffix, and otherwise an allele.
+    """
+    for role in _ROLE_NAMES:
+        name = f"{role} gene"
+        is_allele = pl.col(f"{role} ORF").str.contains("_", literal=True)
+        allele = pl.when(is_allele).then(name).otherwise(pl.lit(""))
+        frame = frame.with_columns(allele.alias(name))
+    return frame
 
 
 def _read_hits(
@@ -434,26 +602,28 @@ def _read_hits(
     is not needed, because every column has one gene.
     """
     chosen_phenotype(phenotype, ["interaction"], table.path)
-    n = 3 if "orf3" in table.frame.columns else 2
-    rows = ("n_rows",) if n == 3 else ("n_negative_rows", "n_positive_rows")
-    sign: pl.Series | int = -1
-    if n == 2:
-        # A pair that is a hit of both signs has none.
-        signs = {"negative": -1, "positive": 1, "both": 0}
-        written = table.frame["sign"].str.to_lowercase()
-        table.mark_bad(
-            f"the sign is not one of {', '.join(signs)}", "sign", ~written.is_in(list(signs))
-        )
-        sign = written.replace_strict(signs, default=0, return_dtype=pl.Int8)
-    replicates = np.sum([table.numbers(column, required=True) for column in rows], axis=0)
-    each = [GeneColumn(f"orf{i}", alleles=f"allele{i}") for i in range(1, n + 1)]
-    genes = deleted_genes(table, each, required=True)
+    is_trigenic = "orf3" in table.frame.columns
+    sign = -1 if is_trigenic else _signs(table)
+    counts = ("n_rows",) if is_trigenic else ("n_negative_rows", "n_positive_rows")
+    replicates = np.sum([table.numbers(column, required=True) for column in counts], axis=0)
+    numbers = (1, 2, 3) if is_trigenic else (1, 2)
+    gene_columns = [GeneColumn(f"orf{i}", alleles=f"allele{i}") for i in numbers]
+    genes = deleted_genes(table, gene_columns, required=True)
     columns = {"sign": sign, "replicates": np.nan_to_num(replicates).astype(np.int32)}
     return [WrittenScreen(table, genes, "hits", "kuzmin2018", columns)]
 
 
+def _signs(table: Table) -> pl.Series:
+    """Return the column of signs; a pair that is a hit of both signs has none."""
+    signs = {"negative": -1, "positive": 1, "both": 0}
+    words = table.frame["sign"].str.to_lowercase()
+    is_unknown = ~words.is_in(list(signs))
+    table.mark_bad(f"the sign is not one of {', '.join(signs)}", "sign", is_unknown)
+    return words.replace_strict(signs, default=0, return_dtype=pl.Int8)
+
+
 _FIX = "Name the columns gene1, gene2 and score (or split): docs/how-to/screen.md."
-_WAYS = _by_names, _by_words, _counted, _matrix
+_WAYS = (_by_names, _by_words, _counted, _matrix)
 _FORMATS = {
     "kuzmin": with_header(
         *(_KUZMIN["query"], _KUZMIN["array"]),
@@ -468,10 +638,13 @@ _HITS = (
     ("orf1", "orf2", "orf3", "allele1", "allele2", "allele3", "n_rows"),
     ("orf1", "orf2", "allele1", "allele2", "n_negative_rows", "n_positive_rows", "sign"),
 )
-reader = Reader("table", "screens", lambda file: file.forms(_WAYS), _read, _FIX)
+reader = Reader("table", "screens", lambda file: file.forms(_WAYS) or None, _read, _FIX)
 split_reader = Reader("split", "parts", _find_split, _read_split, _FIX)
 SCREEN_READERS: tuple[Reader[Any, Any], ...] = (
-    *(table_reader(n, "screens", find, partial(_read_crosses, n)) for n, find in _FORMATS.items()),
+    *(
+        table_reader(name, "screens", find, partial(_read_crosses, name))
+        for name, find in _FORMATS.items()
+    ),
     *(table_reader("hits", "screens", with_header(*header), _read_hits) for header in _HITS),
     *(reader, split_reader),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -55,7 +55,7 @@ COLLECTIONS = {
     **{"tsq": "ts", "tsa": "ts", "damp": "damp"},
     **{"sn": "deletion", "dma": "deletion", "s": "allele"},
 }
-_EXAMPLES = 3
+_N_EXAMPLES = 3
 _MOST_JOINED = 16  # names of full length in a field
 _STRAIN = re.compile(r"([^_]+)_([A-Za-z]*)\w*")
 # Perturbations by allele name. A gene name in lower case (vam3, rpl26a, arg5,6, ygr242w, yfl034c-b)
@@ -69,13 +69,44 @@ _ALLELES = {
 _PER_GENE = ("role", "perturbation", "allele")
 
 
+class NamedParts(NamedTuple):
+    """A split of gene sets by name."""
+
+    sets: list[list[str]]
+    parts: list[str]  # train, validation or test, of each set
+
+
+class _RowsByReason(NamedTuple):
+    """Which rows are kept, and why the others are dropped."""
+
+    is_kept: Bools  # [rows]
+    dropped: dict[str, int]  # the number of rows by the first reason to drop them
+    is_dropped: dict[str, Bools]  # these rows, [rows] each
+
+
+def _first_reasons(reasons: Mapping[str, Bools], n_rows: int) -> _RowsByReason:
+    """Count each row once, for the first of its reasons to be dropped."""
+    is_kept: Bools = np.ones(n_rows, dtype=bool)
+    is_dropped = {}
+    for reason, mask in reasons.items():
+        is_dropped[reason] = mask & is_kept
+        is_kept = is_kept & ~mask
+    dropped = {reason: int(mask.sum()) for reason, mask in is_dropped.items()}
+    return _RowsByReason(is_kept, dropped, is_dropped)
+
+
 class WrittenScreen:
     """The result of a reader.
 
-    `genes` is the result of `deleted_genes`. `columns`, with one value per row or one for all, are
-    those of `Screen`, the ``panel`` of a study with several arrays, and the ``part`` of a split.
-    `dropped` has a mask of rows by reason. With `complete_coverage` the file lists all that was
-    tested, and not only hits.
+    Args:
+        table: The file.
+        genes: The result of `deleted_genes`.
+        reader: The name of the reader.
+        study: The name of the screen.
+        columns: One value per row or one for all: those of `Screen`, the ``panel`` of a study with
+            several arrays, and the ``part`` of a split.
+        dropped: Rows to drop, a mask [rows] by reason.
+        complete_coverage: Whether the file lists all that was tested, and not only hits.
     """
 
     def __init__(
@@ -90,22 +121,23 @@ class WrittenScreen:
         complete_coverage: bool = False,
     ) -> None:
         table.raise_if_bad()
-        self.path, self.sha256, self.notes = table.path, table.sha256, table.notes
-        self.reader, self.study, self.complete_coverage = reader, study, complete_coverage
-        given = {"line": table.lines, "phenotype": "interaction", "study": study, **columns}
-        rows = pl.select(pl.lit(values).alias(name) for name, values in given.items())
-        left_out: Bools = np.zeros(len(table), dtype=bool)
-        self.dropped: dict[str, int] = {}
-        for why, mask in (dropped or {}).items():
-            self.dropped[why] = int((mask & ~left_out).sum())
-            left_out |= mask
-        if left_out.all():
+        self.path = table.path
+        self.sha256 = table.sha256
+        self.notes = table.notes
+        self.reader = reader
+        self.study = study
+        self.complete_coverage = complete_coverage
+        values = {"line": table.lines, "phenotype": "interaction", "study": study, **columns}
+        rows = pl.select(pl.lit(column).alias(name) for name, column in values.items())
+        by_reason = _first_reasons(dropped or {}, len(table))
+        self.dropped = by_reason.dropped
+        if not by_reason.is_kept.any():
             raise self._empty(self.dropped)
-        kept = pl.Series(~left_out)
+        is_kept = pl.Series(by_reason.is_kept)
         sizes = np.bincount(genes["row"].to_numpy(), minlength=len(rows))
-        self.rows = rows.filter(kept)
-        self.offsets = offsets_of(sizes[~left_out])
-        self.deleted = genes.filter(kept.gather(genes["row"]))
+        self.rows = rows.filter(is_kept)
+        self.offsets = offsets_of(sizes[by_reason.is_kept])
+        self.deleted = genes.filter(is_kept.gather(genes["row"]))
         # A number for each name, ignoring case.
         ranks = self.deleted["name"].str.to_uppercase().rank("dense")
         self._codes: Ints = ranks.to_numpy().astype(np.int64) - 1
@@ -115,65 +147,75 @@ class WrittenScreen:
 
     @property
     def gene_names(self) -> list[str]:
+        """The distinct names, as written, in order of first appearance."""
         return self.deleted["name"].unique(maintain_order=True).to_list()
 
     def names_of(self, row: int) -> list[str]:
-        return self.deleted["name"][int(self.offsets[row]) : int(self.offsets[row + 1])].to_list()
+        """Return the names of the genes of a row."""
+        start = int(self.offsets[row])
+        end = int(self.offsets[row + 1])
+        return self.deleted["name"][start:end].to_list()
 
     @property
-    def split(self) -> tuple[list[list[str]], list[str]]:
+    def split(self) -> NamedParts:
         """The gene sets of the rows that have a part of a split, and these parts."""
         parts = self.rows["part"].to_list() if "part" in self.rows else []
-        named = [row for row, part in enumerate(parts) if part]
-        return [self.names_of(row) for row in named], [parts[row] for row in named]
+        rows = [row for row, part in enumerate(parts) if part]
+        return NamedParts([self.names_of(row) for row in rows], [parts[row] for row in rows])
 
     def on(self, genes: Genes, on_unknown: Literal["error", "drop"] = "error") -> Screen:
         """Look up the names; interactions of one gene are always dropped and counted."""
         names = self.deleted["name"]
         gene = genes.resolve(names)
-        interaction = (self.rows["phenotype"] == "interaction").to_numpy()
-        twice = repeats_a_gene(gene, self.offsets)
-        reasons = {
-            NO_INTERACTION: interaction & (np.diff(self.offsets) < 2),
-            UNKNOWN_GENE: sets_with(gene == UNKNOWN, self.offsets),
-            AMBIGUOUS_NAME: sets_with(gene == AMBIGUOUS, self.offsets),
-            SAME_GENE_TWICE: twice & repeats_a_gene(self._codes, self.offsets),
-            ONE_GENE_TWICE: twice,
-        }
-        dropped, left = dict(self.dropped), np.ones(len(self), dtype=bool)
-        for why, mask in reasons.items():
-            reasons[why] = mask & left
-            dropped[why] = int(reasons[why].sum())
-            left &= ~mask
+        by_reason = _first_reasons(self._reasons_to_drop(gene), len(self))
         if on_unknown == "error":
-            self._refuse(genes, gene, reasons)
-        counts = Counts(len(self) + sum(self.dropped.values()), int(left.sum()), dropped)
+            self._raise_if_dropped(genes, gene, by_reason.is_dropped)
+        is_kept = by_reason.is_kept
+        n_read = len(self) + sum(self.dropped.values())
+        counts = Counts(n_read, int(is_kept.sum()), {**self.dropped, **by_reason.dropped})
         not_found = self._notes_on_names(genes, names, gene)
-        if not left.any():
+        if not is_kept.any():
             raise self._empty(counts.dropped, text_of_notes(not_found) or None)
-        sizes = np.diff(self.offsets)[left]
-        at, offsets = ragged_positions(self.offsets[:-1][left], sizes), offsets_of(sizes)
-        deleted, rows = self.deleted[at], self.rows.filter(pl.Series(left))
-        columns: dict[str, Any] = {name: deleted[name] for name in _PER_GENE}
-        columns |= {n: rows[n] for n in rows.columns if n not in ("line", "panel", "part")}
-        into = ", ".join(rows["study"].unique(maintain_order=True))
-        notes = {**self.notes, **self._distinct(genes, gene), **not_found}
+        sizes = np.diff(self.offsets)[is_kept]
+        entries = ragged_positions(self.offsets[:-1][is_kept], sizes)
+        offsets = offsets_of(sizes)
+        deleted = self.deleted[entries]
+        rows = self.rows.filter(pl.Series(is_kept))
         coverage = Coverage.from_rows(
-            gene[at],
+            gene[entries],
             offsets,
             deleted["role"],
             rows["study"],
             panel=rows.get_column("panel", default=None),
             complete=self.complete_coverage,
         )
+        studies = ", ".join(rows["study"].unique(maintain_order=True))
+        notes = {**self.notes, **self._count_distinct(genes, gene), **not_found}
+        source = Source(self.path.name, self.sha256, self.reader, counts, studies, notes)
+        columns: dict[str, Any] = {name: deleted[name] for name in _PER_GENE}
+        for name in rows.columns:
+            if name not in ("line", "panel", "part"):
+                columns[name] = rows[name]
         return Screen.build(
             genes,
-            Genotypes(torch.from_numpy(gene[at]), torch.from_numpy(offsets)),
+            Genotypes(torch.from_numpy(gene[entries]), torch.from_numpy(offsets)),
             coverage=coverage,
-            sources=[Source(self.path.name, self.sha256, self.reader, counts, into, notes)],
+            sources=[source],
             source_row=rows["line"],
             **columns,
         )
+
+    def _reasons_to_drop(self, gene: Ints) -> dict[str, Bools]:
+        """Return the rows that cannot be in a screen by reason, for the genes of all names."""
+        is_interaction = (self.rows["phenotype"] == "interaction").to_numpy()
+        repeats = repeats_a_gene(gene, self.offsets)
+        return {
+            NO_INTERACTION: is_interaction & (np.diff(self.offsets) < 2),
+            UNKNOWN_GENE: sets_with(gene == UNKNOWN, self.offsets),
+            AMBIGUOUS_NAME: sets_with(gene == AMBIGUOUS, self.offsets),
+            SAME_GENE_TWICE: repeats & repeats_a_gene(self._codes, self.offsets),
+            ONE_GENE_TWICE: repeats,
+        }
 
     def _notes_on_names(self, genes: Genes, names: pl.Series, gene: Ints) -> dict[str, str]:
         """Return notes on the names that are not found, and on those that may be several genes."""
@@ -181,55 +223,65 @@ class WrittenScreen:
         notes = unresolved_notes(names, gene, genes)
         joined = several_genes(unknown, lambda name: _is_gene(name, genes.is_known))
         if joined:
-            more = ", …" if len(joined) > _EXAMPLES else ""
-            notes[JOINED_NAMES] = f"{len(joined):,}: {', '.join(joined[:_EXAMPLES])}{more}"
+            examples = ", ".join(joined[:_N_EXAMPLES])
+            more = ", …" if len(joined) > _N_EXAMPLES else ""
+            notes[JOINED_NAMES] = f"{len(joined):,}: {examples}{more}"
         return notes
 
-    def _distinct(self, genes: Genes, gene: Ints) -> dict[str, int]:
+    def _count_distinct(self, genes: Genes, gene: Ints) -> dict[str, int]:
+        """Return how many genes and sets there are, by names as written and by genes."""
         n_names = int(self._codes.max()) + 1
+        # A name that is not found counts as a gene of its own.
         resolved = np.where(gene < 0, len(genes) + self._codes, gene)
 
-        def sets(codes: Ints) -> int:
+        def n_sets(codes: Ints) -> int:
             keys = set_keys(codes, self.offsets, len(genes) + n_names)
-            return len(np.unique(keys[~repeats_a_gene(codes, self.offsets)]))
+            without_repeats = keys[~repeats_a_gene(codes, self.offsets)]
+            return len(np.unique(without_repeats))
 
         return {
-            "distinct_sets_as_written": sets(self._codes),
+            "distinct_sets_as_written": n_sets(self._codes),
             "genes_as_written": n_names,
-            "distinct_sets": sets(resolved),
+            "distinct_sets": n_sets(resolved),
             "genes": len(np.unique(resolved)),
         }
 
     def _empty(self, dropped: Mapping[str, int], not_found: str | None = None) -> InputError:
-        reasons = {why: n for why, n in dropped.items() if n}
+        """Return the error that every row was dropped; `not_found` lists names."""
+        reasons = {reason: n for reason, n in dropped.items() if n}
         if reasons.keys() == {NO_SCORE}:
-            what = f"none of the {reasons[NO_SCORE]:,} rows has a score"
+            message = f"none of the {reasons[NO_SCORE]:,} rows has a score"
             fix = (
                 "Without scores, a list of genes cannot be a screen; fill in the column of scores."
             )
-            return InputError(what, code="no-scores", where=self.path, fix=fix)
-        lost = ", ".join(f"{n:,} {why}" for why, n in reasons.items()) or "no rows"
-        what = f"the screen is empty, as every row was dropped ({lost})"
-        return InputError(what, code="empty-screen", where=self.path, fix=not_found)
+            return InputError(message, code="no-scores", where=self.path, fix=fix)
+        counts = ", ".join(f"{n:,} {reason}" for reason, n in reasons.items()) or "no rows"
+        message = f"the screen is empty, as every row was dropped ({counts})"
+        return InputError(message, code="empty-screen", where=self.path, fix=not_found)
 
-    def _refuse(self, genes: Genes, gene: Ints, reasons: Mapping[str, Bools]) -> None:
+    def _raise_if_dropped(
+        self,
+        genes: Genes,
+        gene: Ints,
+        is_dropped: Mapping[str, Bools],
+    ) -> None:
         """Raise if names are not found, listing all of them, or a gene is deleted twice."""
-        not_found = reasons[UNKNOWN_GENE] | reasons[AMBIGUOUS_NAME]
-        twice = reasons[SAME_GENE_TWICE] | reasons[ONE_GENE_TWICE]
-        wrong = not_found if not_found.any() else twice
-        if not wrong.any():
+        not_found = is_dropped[UNKNOWN_GENE] | is_dropped[AMBIGUOUS_NAME]
+        repeats = is_dropped[SAME_GENE_TWICE] | is_dropped[ONE_GENE_TWICE]
+        is_bad = not_found if not_found.any() else repeats
+        if not is_bad.any():
             return
-        rows, first = f"{int(wrong.sum()):,} of {len(self):,} rows", int(np.argmax(wrong))
-        mine = (gene < 0) & np.repeat(wrong, np.diff(self.offsets))
-        absent = self._notes_on_names(
-            genes, self.deleted["name"].filter(pl.Series(mine)), gene[mine]
-        )
+        rows = f"{int(is_bad.sum()):,} of {len(self):,} rows"
+        first = int(np.argmax(is_bad))
         line = int(self.rows["line"][first])
+        is_absent = (gene < 0) & np.repeat(is_bad, np.diff(self.offsets))
+        absent_names = self.deleted["name"].filter(pl.Series(is_absent))
+        absent = self._notes_on_names(genes, absent_names, gene[is_absent])
         if absent:
             raise names_error(absent, rows, self.path, line)
-        what = f"{rows} delete a gene twice, first {' '.join(self.names_of(first))}"
+        message = f"{rows} delete a gene twice, first {' '.join(self.names_of(first))}"
         fix = "Correct such rows, or drop them."
-        raise InputError(what, code="gene-twice", where=self.path, line=line, fix=fix)
+        raise InputError(message, code="gene-twice", where=self.path, line=line, fix=fix)
 
 
 class GeneColumn(NamedTuple):
@@ -252,95 +304,139 @@ def deleted_genes(
     """Return a row per deleted gene: its ``row``, ``name``, ``role``, ``perturbation``, ``allele``.
 
     Allele names that do not match the genes of a field one to one are ignored. Without a column of
-    alleles, the allele is the field itself, unless it is the gene's name. Empty fields are bad if
-    `required`. `is_known` says whether a name is a gene of the cell; without it, a field that may
-    be several genes is bad unless they are known otherwise, see `split_field`.
+    alleles, the allele is the field itself, unless it is the gene's name.
+
+    Args:
+        table: The table.
+        columns: Its columns of genes.
+        required: Whether empty fields are bad.
+        is_known: Whether a name is a gene of the cell; without it, a field that may be several
+            genes is bad unless they are known otherwise, see `split_field`.
     """
     for column in columns:
         if required:
             names_in(table, column.name)
         else:
-            longest = 1 if column.joins is Joins.never else _MOST_JOINED
-            check_lengths(table, column.name, longest * LONGEST_NAME)
-    alone = {
-        _gene_of(field, column.is_strain)[0].upper()
-        for column in columns
-        if column.joins is Joins.of_known_genes
-        for field in table.frame[column.name].unique()
-        if not may_be_joined(field)
-    }
+            n_names = 1 if column.joins is Joins.never else _MOST_JOINED
+            check_lengths(table, column.name, n_names * LONGEST_NAME)
+    alone = _names_alone(table, columns)
 
-    def is_gene(name: str) -> bool:
-        return _is_gene(
-            name, lambda gene: gene.upper() in alone or bool(is_known and is_known(gene))
-        )
+    def is_known_or_alone(gene: str) -> bool:
+        return gene.upper() in alone or bool(is_known and is_known(gene))
 
-    each = [
-        pl.select(
-            field=present(table.frame[column.name]),
-            alleles=table.frame.get_column(column.alleles or "", default=pl.lit("")),
-            column=i,
-        ).with_row_index("row")
-        for i, column in enumerate(columns)
-    ]
-    fields = pl.concat(each).filter(pl.col("field") != "").sort("row", maintain_order=True)
-    keys, told = ["field", "alleles", "column"], []
+    fields = _gene_fields(table, columns)
+    keys = ["field", "alleles", "column"]
+    described = []
     unclear = set()
     for field, alleles, i in fields.select(keys).unique(maintain_order=True).iter_rows():
-        names = split_field(field, columns[i].joins, is_gene)
-        if columns[i].joins is Joins.of_known_genes and names == [field] and may_be_joined(field):
+        column = columns[i]
+        names = split_field(field, column.joins, lambda name: _is_gene(name, is_known_or_alone))
+        if column.joins is Joins.of_known_genes and names == [field] and may_be_joined(field):
             unclear.add(field)
-        given = [allele.strip() for allele in alleles.split("+")]
-        given = given if len(given) == len(names) else [""] * len(names)
-        for name, allele in zip(names, given, strict=True):
-            gene, collection = _gene_of(name, columns[i].is_strain)
-            by_name = (p for p, known in _ALLELES.items() if re.fullmatch(known, allele))
-            perturbation = COLLECTIONS.get(collection) or next(by_name, "allele")
-            if columns[i].alleles is None and gene != name:
-                allele = name
-            told.append((field, alleles, i, gene, columns[i].role, perturbation, allele))
-    for column in columns if unclear and is_known is None else ():
-        table.mark_bad(
-            "one name or several, which only --columns genes=COLUMN or a list of genes can tell",
-            column.name,
-            table.frame[column.name].is_in(list(unclear)),
-        )
-    schema = fields.select(keys).schema | dict.fromkeys(("name", *_PER_GENE), pl.String)
-    described = pl.DataFrame(told, schema, orient="row")
-    genes = fields.join(described, on=keys, maintain_order="left_right")
-    return genes.select("row", "name", *_PER_GENE)
+        for gene in _describe(names, alleles, column):
+            described.append((field, alleles, i, *gene))
+    if unclear and is_known is None:
+        kind = "one name or several, which only --columns genes=COLUMN or a list of genes can tell"
+        for column in columns:
+            table.mark_bad(kind, column.name, table.frame[column.name].is_in(list(unclear)))
+    schema = fields.select(keys).schema | dict.fromkeys(_DeletedGene._fields, pl.String)
+    by_field = pl.DataFrame(described, schema, orient="row")
+    genes = fields.join(by_field, on=keys, maintain_order="left_right")
+    return genes.select("row", *_DeletedGene._fields)
+
+
+class _DeletedGene(NamedTuple):
+    """What a field says of one deleted gene."""
+
+    name: str
+    role: str
+    perturbation: str
+    allele: str
+
+
+def _names_alone(table: Table, columns: Sequence[GeneColumn]) -> set[str]:
+    """Return the genes, in capitals, that stand alone in a field where others may be joined."""
+    genes = set()
+    for column in columns:
+        if column.joins is Joins.of_known_genes:
+            for field in table.frame[column.name].unique():
+                if not may_be_joined(field):
+                    genes.add(_strain_of(field, column.is_strain).gene.upper())
+    return genes
+
+
+def _gene_fields(table: Table, columns: Sequence[GeneColumn]) -> pl.DataFrame:
+    """Return the fields of genes that are not empty, by row and then column.
+
+    The columns are ``row``, ``field``, ``alleles`` and the number of the ``column``.
+    """
+    by_column = []
+    for i, column in enumerate(columns):
+        alleles = table.frame.get_column(column.alleles or "", default=pl.lit(""))
+        fields = pl.select(field=present(table.frame[column.name]), alleles=alleles, column=i)
+        by_column.append(fields.with_row_index("row"))
+    filled = pl.concat(by_column).filter(pl.col("field") != "")
+    return filled.sort("row", maintain_order=True)
+
+
+def _describe(names: Sequence[str], alleles: str, column: GeneColumn) -> Iterator[_DeletedGene]:
+    """Yield the genes of a field with the names of their alleles, which ``+`` joins."""
+    alleles_of_names = [allele.strip() for allele in alleles.split("+")]
+    if len(alleles_of_names) != len(names):
+        alleles_of_names = [""] * len(names)
+    for name, allele in zip(names, alleles_of_names, strict=True):
+        strain = _strain_of(name, column.is_strain)
+        perturbation = COLLECTIONS.get(strain.collection) or _perturbation_of(allele)
+        if column.alleles is None and strain.gene != name:
+            allele = name
+        yield _DeletedGene(strain.gene, column.role, perturbation, allele)
+
+
+def _perturbation_of(allele: str) -> str:
+    """Return the perturbation that the name of an allele says."""
+    for perturbation, known in _ALLELES.items():
+        if re.fullmatch(known, allele):
+            return perturbation
+    return "allele"
 
 
 def _is_gene(written: str, is_known: IsKnown) -> bool:
     """Whether a name, which may have the mark of a deletion or strain, is that of a gene."""
-    gene = _gene_of(written, is_strain=True)[0]
+    gene = _strain_of(written, is_strain=True).gene
     return is_known(gene) or is_known(written) or is_systematic(gene)
 
 
+class _Strain(NamedTuple):
+    """A gene without the marks of a deletion or strain."""
+
+    gene: str
+    collection: str  # of strains, in lower case; empty if unknown
+
+
 @cache
-def _gene_of(written: str, is_strain: bool) -> tuple[str, str]:
-    """Return a gene without the marks of a deletion or strain, and the strain's collection."""
+def _strain_of(written: str, is_strain: bool) -> _Strain:
+    """Return the gene that a name means, and the collection of its strain."""
     gene = re.sub(DELETED, "", written)
     # In rad52delta the digits belong to the gene.
     if written.lower().endswith("delta") and written[:-5][-1:].isdigit():
         gene = written[:-5]
-    found = _STRAIN.fullmatch(gene)
-    if found and (is_strain or is_systematic(found[1])):
-        return found[1], found[2].lower()
-    return gene or written, ""
+    match = _STRAIN.fullmatch(gene)
+    if match and (is_strain or is_systematic(match[1])):
+        return _Strain(match[1], match[2].lower())
+    return _Strain(gene or written, "")
 
 
-def chosen_phenotype(asked: str | None, there: Sequence[str], path: Path) -> str:
-    """Return the requested phenotype, or the first that the file has."""
-    if asked not in (None, *there):
-        what = f"the file has no phenotype '{asked}', only {' and '.join(there)}"
-        raise PhenotypeError(what, there, where=path)
-    return asked or there[0]
+def chosen_phenotype(requested: str | None, phenotypes: Sequence[str], path: Path) -> str:
+    """Return the requested phenotype, or the first of those that the file has."""
+    if requested not in (None, *phenotypes):
+        message = f"the file has no phenotype '{requested}', only {' and '.join(phenotypes)}"
+        raise PhenotypeError(message, phenotypes, where=path)
+    return requested or phenotypes[0]
 
 
 def measured(table: Table, name: str, column: str, *, required: bool = False) -> Doubles:
     """Return a numeric column for a screen; values out of range are bad."""
     values = table.numbers(column, required=required)
-    wrong, why = is_impossible(name, values)
-    table.mark_bad(f"column '{column}' is {why}", column, wrong)
+    is_outside, reason = is_impossible(name, values)
+    table.mark_bad(f"column '{column}' is {reason}", column, is_outside)
     return values

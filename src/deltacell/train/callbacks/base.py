@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from deltacell.train.communication import Request
+from deltacell.train.communication import StepRequest
 from deltacell.train.state import Row, TrainingState
 from deltacell.train.step import StepResult
 from deltacell.train.task import Validation
@@ -37,7 +37,7 @@ class Callback:
     def after_step(self, state: TrainingState, result: StepResult) -> None:
         """Act after every optimizer step, before ranks communicate."""
 
-    def after_request(self, state: TrainingState, request: Request, *, ends: bool) -> None:
+    def after_request(self, state: TrainingState, request: StepRequest, *, ends: bool) -> None:
         """Act on what all ranks agreed on after a step; `ends` is true after the last one."""
 
     def after_row(self) -> None:
@@ -81,7 +81,7 @@ class Callbacks(Callback):
         for callback in self.callbacks:
             callback.after_step(state, result)
 
-    def after_request(self, state: TrainingState, request: Request, *, ends: bool) -> None:
+    def after_request(self, state: TrainingState, request: StepRequest, *, ends: bool) -> None:
         for callback in self.callbacks:
             callback.after_request(state, request, ends=ends)
 

@@ -8,7 +8,7 @@ from deltacell.profile.phases import PhaseTimer
 from deltacell.train.callbacks.base import Callback, EpochResult
 from deltacell.train.callbacks.phases import PhaseCallback
 from deltacell.train.checkpoints import Checkpoints
-from deltacell.train.communication import Request, StopRequests
+from deltacell.train.communication import StepRequest, StopRequests
 from deltacell.train.config import TrainerConfig
 from deltacell.train.finite import FiniteGuard
 from deltacell.train.run_directory import MEANING, RunDirectory
@@ -57,7 +57,7 @@ class CheckpointCallback(Callback):
         if minutes is not None and time.monotonic() - self._saved >= 60 * minutes:
             self.requests.ask_to_save()
 
-    def after_request(self, state: TrainingState, request: Request, *, ends: bool) -> None:
+    def after_request(self, state: TrainingState, request: StepRequest, *, ends: bool) -> None:
         every = self.config.checkpoint_every_steps
         is_due = request.save or (every is not None and state.position.step % every == 0)
         # The end of an epoch saves anyway, after the validation.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deltacell.profile.phases import PhaseTimer
 from deltacell.train.callbacks.base import Callback, EpochResult
-from deltacell.train.rendering import TrainingBar
+from deltacell.train.rendering import BarOfTraining
 from deltacell.train.state import TrainingState
 from deltacell.train.step import StepResult
 
@@ -12,7 +12,7 @@ from deltacell.train.step import StepResult
 class ProgressCallback(Callback):
     """Shows the steps of the first rank in a progress bar, and a line per epoch."""
 
-    def __init__(self, bar: TrainingBar, epochs: int, timer: PhaseTimer) -> None:
+    def __init__(self, bar: BarOfTraining, epochs: int, timer: PhaseTimer) -> None:
         self.bar = bar
         self.epochs = epochs
         self.timer = timer
