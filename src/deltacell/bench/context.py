@@ -21,11 +21,12 @@ from deltacell.base.errors import InputError
 from deltacell.bench import process
 from deltacell.cell import Cell
 from deltacell.data.import_folder import open_screen
-from deltacell.evaluation.metrics import Bootstrap, Column, Estimate, Weights, pearson
+from deltacell.evaluation import Bootstrap, Estimate
+from deltacell.evaluation.metrics import Column, Weights, pearson
 from deltacell.models.interface import Study
 from deltacell.models.pairs import PairTrees
 from deltacell.screen import Genotypes, Screen
-from deltacell.train.compose import compose
+from deltacell.train.config.compose import compose
 from deltacell.train.context import check_not_repeated
 from deltacell.train.data import load_data
 from deltacell.train.predictor import load_run
