@@ -235,7 +235,9 @@ def loop(
 ) -> dict[str, Any]:
     """Return the rates of scoring random triples in batches, one after the other."""
     triples = process.random_genotypes(predictor.cell, n)
-    batches = [triples.take(rows) for rows in torch.arange(n).split(batch)]
+    batches = [
+        triples.take(torch.arange(start, min(start + batch, n))) for start in range(0, n, batch)
+    ]
     began = time.perf_counter()
     score = make_score(predictor.model, predictor.cell)
     score(batches[0])
