@@ -54,10 +54,8 @@ def test_rows_are_added_to_a_file_until_it_is_full(tmp_path, monkeypatch):
     a_step(timer, 1)
     timer.flush(tmp_path, 0, 1)
     names = sorted(file.name for file in tmp_path.iterdir())
-    first, second, later = (
-        f"rank0-{name}.parquet" for name in ("attempt0-part0", "attempt0-part1", "attempt1-part0")
-    )
-    assert names == [first, second, later]
+    parts = ("attempt0-part0", "attempt0-part1", "attempt1-part0")
+    assert names == [f"rank0-{part}.parquet" for part in parts]
     assert [len(pl.read_parquet(tmp_path / name)) for name in names] == [7, 3, 1]
 
 
