@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from deltacell.api import verbs
+from deltacell.api import rank
 from deltacell.base import memory
 from deltacell.base.memory import NotEnoughMemoryError, check_limit, lacks_memory, needed_bytes
 
@@ -68,7 +68,7 @@ def test_a_signal_ends_a_ranking_that_is_still_loading(tmp_path, monkeypatch):
         seen.append(signal.getsignal(signal.SIGTERM))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(verbs, "load_runs", load)
+    monkeypatch.setattr(rank, "load_runs", load)
     with pytest.raises(KeyboardInterrupt):
-        verbs.rank(os.fspath(tmp_path))
+        rank.rank(os.fspath(tmp_path))
     assert seen == [before]

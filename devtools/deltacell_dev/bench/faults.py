@@ -42,7 +42,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from deltacell import storage
-from deltacell.api.verbs import rank
+from deltacell.api.rank import rank
 from deltacell.base.errors import DeltacellError, InputError
 from deltacell.bench import process
 from deltacell.cell import Cell, Genes

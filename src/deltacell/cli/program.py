@@ -74,6 +74,6 @@ def write_rendered(path: Path | None, render: Callable[[Any], str], data: Any) -
 
 def tell(sentence: str) -> None:
     """Print to stderr, without control characters."""
-    from deltacell.report.terminal import printable
+    from deltacell.base.text import printable
 
     typer.secho(printable(sentence), err=True)

@@ -186,7 +186,8 @@ def load_run(
     if config.model.trained_by == "fit":
         fitted = build_fitted(config, data)
         fitted.open_files(record.path, data)
-        fitted.load_state_dict(data.cell, state["predictor"])
+        context = data.context if fitted.reads_context else ()
+        fitted.load_state_dict(data.cell, state["predictor"], context=context)
         predictor = TrainedPredictor(fitted, data.cell, TargetScale())
     else:
         model = build_model(config, data, record.facts_of_model())
