@@ -22,6 +22,7 @@ def evaluate(
     *,
     baselines: Sequence[str] = (),
     weights: str = "best",
+    device: str = "auto",
     on: str | os.PathLike[str] | Screen | None = None,
     samples: int | None = None,
     beyond: float = 0.08,
@@ -37,6 +38,8 @@ def evaluate(
     and names of baselines such as ``boosted_trees``, which are fitted on the training part of
     the runs. Runs of one name that differ only in the seed are one predictor. ``screen`` and
     ``split`` must be those of the runs; ``samples`` draws some of the test rows.
+
+    Networks compute on the ``device``: ``cpu``, ``cuda``, or ``auto``, a GPU if there is one.
 
     Beside a run, a predictor can be anybody's: a table (the path of a file, or a data frame) with
     the columns ``gene1``, ``gene2``, … and ``score``, or a function that takes gene sets as tuples
@@ -57,6 +60,7 @@ def evaluate(
             split,
             baselines=baselines,
             weights=weights,
+            device=device,
             options=options,
             progress=report,
         )

@@ -97,13 +97,14 @@ def evaluate_runs(
     *,
     baselines: Sequence[str] = (),
     weights: str = "best",
+    device: str = "cpu",
     options: EvaluationOptions | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> EvaluatedRuns:
     """Test predictors on the same rows; see `deltacell.evaluate`."""
     options = EvaluationOptions() if options is None else options
     sorted_out = _sorted_out(predictors)
-    runs = load_runs(sorted_out.runs, weights)
+    runs = load_runs(sorted_out.runs, weights, device)
     _check_is_of_runs(runs, screen, split)
     data = compared_data(runs)
     for sentence in data.warnings:
