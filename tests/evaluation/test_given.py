@@ -114,7 +114,7 @@ def test_a_table_that_knows_the_training_part_too_well_is_a_warning(runs, export
         ("gene1,gene2,score\nA,B,high\n", "bad-rows"),
         ("gene1,gene2,score\nA,B,inf\n", "bad-rows"),
         ("gene1,gene2,score\n,,0.1\n", "bad-rows"),
-        ("gene1,gene2,score\nA,B,0.1,7\n", "bad-rows"),
+        ("gene1,gene2,score\nA,B,0.1,7,8\n", "bad-rows"),
         ("gene1,gene2,score\n{a},{b},0.1\n{b},{a},0.2\n", "repeated-set"),
         ("gene1,gene2,score\nA,B,0.1\n", "missing-predictions"),
         ("gene1,gene2,score\n", "missing-predictions"),
