@@ -20,15 +20,16 @@ class Recorded:
     made_with: dict[str, Any]
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        made = super().__new__(cls)
+        instance = super().__new__(cls)
         # copy.deepcopy calls this without arguments and then sets the state.
         try:
-            bound = inspect.signature(cls.__init__).bind(made, *args, **options).arguments
+            bound = inspect.signature(cls.__init__).bind(instance, *args, **options).arguments
         except TypeError:
             bound = {}
         # nn.Module does not accept attributes before its constructor has run.
-        made.__dict__["made_with"] = {k: v for k, v in bound.items() if k not in ("self", "cell")}
-        return made
+        arguments = {name: value for name, value in bound.items() if name not in ("self", "cell")}
+        instance.__dict__["made_with"] = arguments
+        return instance
 
     def messages(self) -> Messages | None:
         """Return on what messages are passed in a step; None if this is not known yet."""
@@ -37,7 +38,9 @@ class Recorded:
 
 def check_range(interval: str, **values: float) -> None:
     """Raise unless all values are in an interval such as ``"[0, 1)"``."""
-    low, high = (float(end) for end in interval[1:-1].split(","))
+    ends = interval[1:-1].split(",")
+    low = float(ends[0])
+    high = float(ends[1])
     for name, value in values.items():
         above = value >= low if interval[0] == "[" else value > low
         below = value <= high if interval[-1] == "]" else value < high
@@ -46,24 +49,28 @@ def check_range(interval: str, **values: float) -> None:
             raise InputError(what, code="out-of-range")
 
 
-def check_choice(what: str, given: str, allowed: Collection[str]) -> None:
-    if given not in allowed:
-        found = f"unknown {what} '{given}'{did_you_mean(given, allowed)}; expected one of "
-        raise InputError(found + ", ".join(allowed), code="unknown-choice")
+def check_choice(what: str, choice: str, allowed: Collection[str]) -> None:
+    """Raise unless a choice, such as that of a metric, is an allowed one."""
+    if choice not in allowed:
+        message = f"unknown {what} '{choice}'{did_you_mean(choice, allowed)}; expected one of "
+        raise InputError(message + ", ".join(allowed), code="unknown-choice")
 
 
 def check_distinct(what: str, names: Collection[str]) -> None:
+    """Raise if a name occurs twice."""
     if len(set(names)) != len(names):
         raise InputError(f"repeated {what}: {', '.join(names)}", code="repeated-name")
 
 
 def check_heads(heads: int, hidden: int) -> None:
+    """Raise unless the width can be divided among the attention heads."""
     if heads < 1 or hidden % heads:
         what = f"{heads} attention heads do not divide hidden={hidden}"
         raise InputError(what, code="heads-do-not-divide")
 
 
 def checked_relations(cell: Cell, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of relations of a cell; raise if there is none, or an unknown one."""
     relations = tuple(names)
     if not relations:
         raise InputError("a model needs at least one relation", code="no-relation")
@@ -75,9 +82,9 @@ def checked_relations(cell: Cell, names: Iterable[str]) -> tuple[str, ...]:
 
 def check_cell(**sizes: tuple[int, int]) -> None:
     """Raise unless a cell has the sizes that the model expects, given as (expected, found)."""
-    for what, (expected, found) in sizes.items():
-        if expected != found:
-            differ = f"the model was made for {expected} {what}, but the cell has {found}"
+    for what, (expected, actual) in sizes.items():
+        if expected != actual:
+            differ = f"the model was made for {expected} {what}, but the cell has {actual}"
             raise InputError(differ, code="other-cell")
 
 

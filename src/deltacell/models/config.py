@@ -36,6 +36,7 @@ ToOne = Annotated[float, Meta(gt=0, le=1)]
 
 
 def one_of(names: str) -> Meta:
+    """Return the annotation of a text that is one of some names, which are given by spaces."""
     return Meta(pattern=f"^({names.replace(' ', '|')})$")
 
 
@@ -76,6 +77,7 @@ class ModelConfig:
         return getattr(import_module(module), name)
 
     def options(self) -> dict[str, Any]:
+        """Return the settings except the name."""
         return {key: value for key, value in asdict(self).items() if key != "name"}
 
     def build(self, context: BuildContext) -> Predictor:
@@ -143,10 +145,13 @@ class LossConfig:
         return ()
 
     def fits(self, model: ModelConfig) -> bool:
+        """Return whether a model can be trained with it."""
         return model.trained_by == "loop" and set(self.reads()) <= model.gives().keys()
 
     def build(self, model: ModelConfig, epochs: int) -> Loss:
+        """Return a new loss for a model that is trained for so many epochs."""
         raise NotImplementedError
 
     def options(self) -> dict[str, Any]:
+        """Return the settings except the name."""
         return {key: value for key, value in asdict(self).items() if key != "name"}

@@ -42,15 +42,18 @@ def feature_vectors(feature: Feature, dimensions: int = DIMENSIONS) -> Floats:
         complete = _reduced(complete, dimensions)
     vectors = np.concatenate([complete, absent.mean(axis=1, keepdims=True)], axis=1)
     # A product may round equal rows differently, so all get the vector of the first one.
-    new = np.ones(n, dtype=bool)
-    new[1:] = ((ordered[1:] != ordered[:-1]) & ~(absent[1:] & absent[:-1])).any(axis=1)
-    first = np.maximum.accumulate(np.where(new, np.arange(n), 0))
-    found = np.empty_like(vectors, dtype=np.float32)
-    found[order] = vectors[first]
-    return found
+    both_absent = absent[1:] & absent[:-1]
+    differs = (ordered[1:] != ordered[:-1]) & ~both_absent
+    is_new = np.ones(n, dtype=bool)
+    is_new[1:] = differs.any(axis=1)
+    first = np.maximum.accumulate(np.where(is_new, np.arange(n), 0))
+    in_given_order = np.empty_like(vectors, dtype=np.float32)
+    in_given_order[order] = vectors[first]
+    return in_given_order
 
 
 def vector_width(feature: Feature, dimensions: int = DIMENSIONS) -> int:
+    """Return the number of columns of `feature_vectors`."""
     return min(feature.width, dimensions) + 1
 
 
@@ -74,12 +77,14 @@ class FeatureEncoder(nn.Module):
         self.linears = nn.ModuleList(nn.Linear(vector_width(f), hidden) for f in chosen)
 
     def forward(self, cell: Cell, x: Tensor) -> Tensor:
+        """Return the vectors x [genes, hidden] with the features added."""
         for name, linear in zip(self.names, self.linears, strict=True):
             vectors, known = _tensors(cell.feature(name), x.device, x.dtype)
             x = x + linear(vectors) * known
         return x
 
     def check(self, cell: Cell) -> None:
+        """Raise unless a cell has the features, of the same width."""
         for feature, linear in zip(chosen_features(cell, self.names), self.linears, strict=True):
             if vector_width(feature) != linear.in_features:
                 what = f"the model was made for another width of the feature '{feature.name}'"
@@ -108,6 +113,7 @@ class GeneEncoder(nn.Module):
         self.norm = nn.LayerNorm(hidden)
 
     def forward(self, cell: Cell) -> Tensor:
+        """Return the vectors of all genes, [genes, hidden]."""
         x: Tensor = self.features(cell, self.embedding)
         for block in self.blocks:
             x = functional.gelu(self.norm(block(x).to(self.embedding.dtype)))
@@ -152,5 +158,6 @@ def largest_signs(vectors: Doubles) -> Doubles:
 
 @kept_with
 def _tensors(feature: Feature, *like: Any) -> tuple[Tensor, Tensor]:
-    vectors, known = feature_vectors(feature), feature.known[:, None]
-    return torch.from_numpy(vectors).to(*like), torch.from_numpy(known).to(*like)
+    vectors = torch.from_numpy(feature_vectors(feature))
+    is_known = torch.from_numpy(feature.known[:, None])
+    return vectors.to(*like), is_known.to(*like)

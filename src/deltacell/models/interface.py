@@ -48,6 +48,7 @@ class TargetScale:
 
     @classmethod
     def of(cls, targets: npt.NDArray[np.floating]) -> TargetScale:
+        """Return the scale of some targets; raise if they do not vary."""
         mean = float(np.mean(targets, dtype=np.float64))
         std = float(np.std(targets, dtype=np.float64))
         if not np.isfinite(mean) or not std > 0:
@@ -123,7 +124,9 @@ class GatedScore(Protocol):
 
     relations: tuple[str, ...]  # names of the gates of relations
 
-    def score(self, relation_gates: Tensor, gene_gates: Tensor) -> Tensor: ...
+    def score(self, relation_gates: Tensor, gene_gates: Tensor) -> Tensor:
+        """Return the score for gates of the relations, and of the genes of the genotype."""
+        ...
 
 
 class Predictor(Recorded):
@@ -219,7 +222,7 @@ class Model(nn.Module, Predictor):
         self.compile(**options)
 
     def scorer(self, cell: Cell, scale: TargetScale) -> Scorer:
-        # In double precision, so that a rounded score does not depend on the batch.
+        """Return exact scores: in double precision, rounding does not depend on the batch."""
         exact = copy.deepcopy(self).double().eval().requires_grad_(False)
         return BatchScorer(exact, cell, scale)
 

@@ -11,6 +11,7 @@ def exports(package: str, home: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package; `home` has the module of each exported name."""
 
     def export(name: str) -> Any:
+        """Import and return what the package exports by a name."""
         if name not in home:
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
         return getattr(import_module(f"deltacell.models.{home[name]}"), name)

@@ -31,9 +31,11 @@ class DangoLossConfig(LossConfig):
     factor: Weight = 0.001
 
     def reads(self) -> tuple[str, ...]:
+        """Return the name of the reconstruction loss."""
         return ("reconstruction",)
 
     def build(self, model: ModelConfig, epochs: int) -> Loss:
+        """Return a new loss, which is imported with PyTorch."""
         from deltacell.models.losses import DangoLoss
 
         return DangoLoss(**self.options())
@@ -46,6 +48,7 @@ class LogCoshConfig(LossConfig):
     name: str = "log_cosh"
 
     def build(self, model: ModelConfig, epochs: int) -> Loss:
+        """Return a new loss, which is imported with PyTorch."""
         from deltacell.models.losses import LogCosh
 
         return LogCosh()
@@ -58,6 +61,7 @@ class NoLossConfig(LossConfig):
     name: str = "none"
 
     def fits(self, model: ModelConfig) -> bool:
+        """Return whether the model is fitted in one call."""
         return model.trained_by == "fit"
 
 
@@ -77,9 +81,11 @@ class PointDistributionContrastConfig(LossConfig):
     gather_interval: AtLeast0 = 1
 
     def reads(self) -> tuple[str, ...]:
+        """Return the vectors to contrast, if they are contrasted."""
         return ("z",) if self.lambda_c else ()
 
     def build(self, model: ModelConfig, epochs: int) -> Loss:
+        """Return a new loss, which is imported with PyTorch."""
         from deltacell.models.losses import PointDistributionContrast
 
         width = model.gives().get("z") or 0

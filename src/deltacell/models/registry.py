@@ -116,6 +116,7 @@ def settings_of(predictor: object) -> tuple[str, dict[str, Any]] | None:
 
 
 def unknown_model(name: Any) -> InputError:
+    """Return the error for a name that no predictor has."""
     what = f"unknown model '{name}'{did_you_mean(str(name), names())}; expected one of "
     return InputError(what + ", ".join(names()), code="unknown-name", key="model")
 

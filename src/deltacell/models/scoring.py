@@ -38,16 +38,20 @@ class Block:
 
     @property
     def size(self) -> int:
+        """The number of genes of a set."""
         return len(self.axes)
 
     def sets(self, chosen: Bools | None = None) -> Ints:
         """Return all sets, [len, size], in the order of the axes, or those ``chosen`` by place."""
         lengths = [len(axis) for axis in self.axes]
-        at = np.stack(np.nonzero(np.ones(lengths) if chosen is None else chosen))
+        is_chosen = np.ones(lengths) if chosen is None else chosen
+        places = np.stack(np.nonzero(is_chosen))  # on each axis, [size, sets]
         for i, (axis, following) in enumerate(pairwise(self.axes)):
             if axis is following:
-                at = at[:, at[i] < at[i + 1]]
-        return np.stack([axis[rows] for axis, rows in zip(self.axes, at, strict=True)], axis=1)
+                ascends = places[i] < places[i + 1]
+                places = places[:, ascends]
+        genes = [axis[rows] for axis, rows in zip(self.axes, places, strict=True)]
+        return np.stack(genes, axis=1)
 
 
 class Rough(NamedTuple):
@@ -61,9 +65,11 @@ class Rough(NamedTuple):
         """Return the mean of several; rounding errors need not cancel even if scores do."""
         if len(each) == 1:
             return each[0]
-        lost = ROUNDING * (len(each) + 1) * sum(float(one.scores.abs().max()) for one in each)
-        within = (sum(one.within for one in each) + lost) / len(each)
-        return cls(torch.stack([one.scores for one in each]).mean(0), within)
+        largest_scores = [float(rough.scores.abs().max()) for rough in each]
+        lost_by_rounding = ROUNDING * (len(each) + 1) * sum(largest_scores)
+        within = (sum(rough.within for rough in each) + lost_by_rounding) / len(each)
+        scores = torch.stack([rough.scores for rough in each])
+        return cls(scores.mean(0), within)
 
     def near(self, above: float, below: float) -> Bools:
         """Return which sets may score ``above`` or more, ``below`` or less, or NaN."""
@@ -101,6 +107,7 @@ class BatchScorer(Scorer):
 
     @torch.no_grad()
     def scores(self, sets: Ints) -> Doubles:
+        """Return the scores [m] of sets [m, size], in the unit of the screen."""
         per_call = self._predictor.sets_per_call or SETS_PER_CALL
         scores: Doubles = np.empty(len(sets), dtype=np.float64)
         for begin in range(0, len(sets), per_call):

@@ -44,27 +44,33 @@ class Checkpoints:
         keep: int = 2,
         lock: Lock | None = None,
     ) -> None:
-        self.folder, self.keep, self.lock = Path(folder), keep, lock
+        self.folder = Path(folder)
+        self.keep = keep
+        self.lock = lock
         self._kept: tuple[Reached, ...] | None = None
 
     @property
     def kept(self) -> tuple[Reached, ...]:
         """All checkpoints by step; a damaged one raises, since it could be the best."""
         if self._kept is None:
-            found = []
+            kept = []
             for file in self._files():
                 try:
-                    one = self._read(file)
-                    found.append(_described(file.name, one["step"], one["epoch"], one["metric"]))
+                    content = self._read(file)
                 except StoreError:
                     # The process that saves may just have deleted it.
                     if file.exists():
                         raise
-            self._kept = tuple(found)
+                    continue
+                kept.append(
+                    _described(file.name, content["step"], content["epoch"], content["metric"]),
+                )
+            self._kept = tuple(kept)
         return self._kept
 
     @property
     def last(self) -> Reached | None:
+        """The checkpoint of the highest step."""
         return self.kept[-1] if self.kept else None
 
     @property
@@ -73,6 +79,7 @@ class Checkpoints:
         return _best(self.kept)
 
     def reached(self) -> dict[str, Reached | None]:
+        """Return the best and the last checkpoint, as the record of a run has them."""
         return {"best": self.best, "last": self.last}
 
     def save(
@@ -85,13 +92,19 @@ class Checkpoints:
     ) -> None:
         """Save a state as the last checkpoint, and the best if its metric is highest."""
         metric = float(metric) if metric is not None and math.isfinite(metric) else None
-        before, file = self.kept, self.folder / f"step-{step:08d}.ckpt"
+        before = self.kept
+        file = self.folder / f"step-{step:08d}.ckpt"
         self._check_lock()
         write_checkpoint(file, state, step=step, epoch=epoch, metric=metric)
         saved = _described(file.name, step, epoch, metric)
-        kept = [*(one for one in before if one.step != step), saved]
-        self._kept = tuple(one for one in kept if one in kept[-self.keep :] or one is _best(kept))
-        names = {one.file for one in self._kept}
+        candidates = [checkpoint for checkpoint in before if checkpoint.step != step]
+        candidates.append(saved)
+        latest = candidates[-self.keep :]
+        best = _best(candidates)
+        self._kept = tuple(
+            checkpoint for checkpoint in candidates if checkpoint in latest or checkpoint is best
+        )
+        names = {checkpoint.file for checkpoint in self._kept}
         self._check_lock()
         # The next save tries again to delete what remains.
         with suppress(OSError):
@@ -121,29 +134,31 @@ class Checkpoints:
             self.lock.check()
 
     def _files(self) -> list[Path]:
-        found = (file for file in self.folder.glob("step-*") if _NAME.fullmatch(file.name))
-        return sorted(found, key=_step)
+        files = (file for file in self.folder.glob("step-*") if _NAME.fullmatch(file.name))
+        return sorted(files, key=_step)
 
     def _find(self, which: str) -> Path:
         files = self._files()
         named = {file.name: file for file in files} | {"last": files[-1] if files else None}
         if which == "best" and self.best is not None:
             named["best"] = self.folder / self.best.file
-        found = named.get(which)
-        if found is None:
-            there = ", ".join(file.name for file in files) or "none"
-            what = f"unknown checkpoint '{which}'; the run has {there}"
+        chosen = named.get(which)
+        if chosen is None:
+            names = ", ".join(file.name for file in files) or "none"
+            what = f"unknown checkpoint '{which}'; the run has {names}"
             fix = f"Resume the run: deltacell train --resume {self.folder.parent}"
             raise StoreError(what, code="no-checkpoint", where=self.folder, fix=fix)
-        return found
+        return chosen
 
     def _read(self, file: Path) -> dict[str, Any]:
         try:
             return read_checkpoint(file)
         except (OSError, StoreError) as error:
-            what, code = f"the checkpoint cannot be read: {error}", "unreadable-checkpoint"
+            what = f"the checkpoint cannot be read: {error}"
+            code = "unreadable-checkpoint"
             if isinstance(error, StoreError):
-                what, code = error.message, error.code
+                what = error.message
+                code = error.code
             fix = "No earlier one is intact. Restore a copy, or remove it to do without it."
             for earlier in self._files():
                 with suppress(OSError, StoreError):
@@ -163,8 +178,8 @@ def _described(file: str, step: int, epoch: int, value: float | None) -> Reached
 
 
 def _best(checkpoints: Iterable[Reached]) -> Reached | None:
-    measured = [one for one in checkpoints if one.value is not None]
-    return max(measured, key=lambda one: one.value or 0.0, default=None)
+    measured = [checkpoint for checkpoint in checkpoints if checkpoint.value is not None]
+    return max(measured, key=lambda checkpoint: checkpoint.value or 0.0, default=None)
 
 
 def write_checkpoint(
@@ -175,10 +190,11 @@ def write_checkpoint(
     epoch: int,
     metric: float | None,
 ) -> None:
-    about = {_MARK: SCHEMA_VERSION, "step": step, "epoch": epoch, "metric": metric}
+    """Write a checkpoint; whatever happens, the file at its path is complete."""
+    header = {_MARK: SCHEMA_VERSION, "step": step, "epoch": epoch, "metric": metric}
     # Serialised in memory, because PyTorch would report a full disk as another error.
     buffer = io.BytesIO()
-    torch.save({**about, "state": plain_state(state)}, buffer)
+    torch.save({**header, "state": plain_state(state)}, buffer)
     # Not `getbuffer`: a view in the traceback of a failed write would outlive the buffer.
     write_bytes(path, buffer.getvalue(), what=f"the checkpoint of step {step}")
 
@@ -189,14 +205,14 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     A file that deltacell did not write raises, and is never executed.
     """
     # Read first, to distinguish a failing disk from a damaged file.
-    held = io.BytesIO(path.read_bytes())
+    content = io.BytesIO(path.read_bytes())
     damaged = StoreError("the checkpoint is damaged", code="damaged-checkpoint", where=path)
     try:
-        with zipfile.ZipFile(held) as archive:
+        with zipfile.ZipFile(content) as archive:
             if archive.testzip() is not None:
                 raise ValueError
-        held.seek(0)
-        payload: dict[str, Any] = torch.load(held, map_location="cpu", weights_only=True)
+        content.seek(0)
+        payload: dict[str, Any] = torch.load(content, map_location="cpu", weights_only=True)
         # Other code in this process may have allowed PyTorch to load more types.
         plain_state(payload)
     except (pickle.UnpicklingError, InputError) as error:
@@ -226,9 +242,9 @@ def plain_state(value: Any, where: str = "") -> Any:
     if kind is nn.Parameter or kind is nn.Buffer:
         return value.detach()
     if kind in (list, tuple):
-        return kind(plain_state(one, f"{where}[{place}]") for place, one in enumerate(value))
+        return kind(plain_state(item, f"{where}[{i}]") for i, item in enumerate(value))
     if kind in (dict, OrderedDict) and all(type(key) in (str, int) for key in value):
         dot = "." if where else ""
-        return {key: plain_state(one, f"{where}{dot}{key}") for key, one in value.items()}
+        return {key: plain_state(item, f"{where}{dot}{key}") for key, item in value.items()}
     what = f"'{where}' is a {kind.__module__}.{kind.__qualname__}, which cannot be saved"
     raise InputError(what, code="not-plain", key=where)

@@ -54,6 +54,7 @@ class TrainingData:
 
     @property
     def largest(self) -> int:
+        """The number of genes of the largest genotype."""
         return int(np.diff(self.screen.offsets).max())
 
     @property
@@ -73,14 +74,27 @@ class TrainingData:
         return LabelledSets(genotypes, torch.from_numpy(self.targets[rows]))
 
     def facts(self) -> dict[str, Any]:
-        cell, screen, split = self.cell, self.screen, self.split
-        studies, relations = tuple(sorted(set(screen.rows["study"]))), tuple(cell.relations)
-        parts: Any = {part: len(getattr(split, part)) for part in ("train", "validation", "test")}
+        """Return what the record of a run says about its data."""
+        cell = CellFacts(
+            checksum=self.cell.checksum,
+            n_genes=self.cell.n_genes,
+            relations=tuple(self.cell.relations),
+        )
+        screen = ScreenFacts(
+            checksum=self.screen.checksum,
+            genotypes=len(self.screen),
+            studies=tuple(sorted(set(self.screen.rows["study"]))),
+        )
+        samples = Samples(
+            train=len(self.split.train),
+            validation=len(self.split.validation),
+            test=len(self.split.test),
+        )
         return {
-            "cell": CellFacts(checksum=cell.checksum, n_genes=cell.n_genes, relations=relations),
-            "screen": ScreenFacts(checksum=screen.checksum, genotypes=len(screen), studies=studies),
-            "split": split.to_json() | {"leakage": split.leakage(screen).sentence},
-            "samples": Samples(**parts),
+            "cell": cell,
+            "screen": screen,
+            "split": self.split.to_json() | {"leakage": self.split.leakage(self.screen).sentence},
+            "samples": samples,
             "warnings": self.warnings,
         }
 
@@ -89,66 +103,90 @@ def draw_zeros(data: TrainingData, ratio: float, seed: int) -> Zeros | None:
     """Draw tested pairs that are not hits, `ratio` per row of a part; None without a grid."""
     if data.grid is None or not ratio:
         return None
-    drawn, each = [], []
+    pairs = []
+    weights = []  # how many pairs without a hit each drawn one stands for
     for part in ("train", "validation"):
-        n = round(ratio * len(getattr(data.split, part)))
-        drawn.append(data.grid.draw(n, part=part, split=data.split, seed=seed))
-        each.append(data.grid.count(part, data.split) / max(1, len(drawn[-1])))
-    return Zeros(drawn[0], drawn[1], each[0], each[1]) if len(drawn[0]) else None
+        n_wanted = round(ratio * len(getattr(data.split, part)))
+        drawn = data.grid.draw(n_wanted, part=part, split=data.split, seed=seed)
+        pairs.append(drawn)
+        weights.append(data.grid.count(part, data.split) / max(1, len(drawn)))
+    if not len(pairs[0]):
+        return None
+    return Zeros(pairs[0], pairs[1], weights[0], weights[1])
 
 
 def load_data(config: Config, split: Split | str | os.PathLike[str] | None = None) -> TrainingData:
     """Load the data of a config; `split` is the split of a run, or its directory."""
-    asked = config.data
-    cell, loaded = sources(asked)
-    whole = screen = loaded.on(cell)
-    if asked.relations is not None:
-        cell = cell.with_relations(asked.relations)
-    if asked.merge_relations:
-        cell = cell.merge_relations(asked.merge_relations)
-    if asked.where:
-        screen = screen.where(**asked.where)
-    finite = np.isfinite(screen.column("score"))
-    if not finite.any():
-        what = f"none of the {len(screen):,} genotypes has a score"
-        if screen.column("sign").any():
-            what += ": the screen is a list of hits, which has only the sign of each interaction"
-        fix = "Import the study's table of scores, or add a column 'score' to the list."
-        raise InputError(what, code="no-scores", fix=fix)
-    if not finite.all():
-        screen = screen.take(np.flatnonzero(finite))
+    settings = config.data
+    cell, loaded = sources(settings)
+    whole = loaded.on(cell)
+    if settings.relations is not None:
+        cell = cell.with_relations(settings.relations)
+    if settings.merge_relations:
+        cell = cell.merge_relations(settings.merge_relations)
+    screen = whole.where(**settings.where) if settings.where else whole
+    screen = _with_scores(screen)
     repeats = None
-    if asked.merge is not None:
+    if settings.merge is not None:
         repeats = screen
-        screen = screen.merge(asked.merge)  # type: ignore[arg-type]
-    if asked.subset is not None:
-        screen = screen.subset(asked.subset, seed=config.split.seed)
-    if asked.screen_genes_only:
+        screen = screen.merge(settings.merge)  # type: ignore[arg-type]
+    if settings.subset is not None:
+        screen = screen.subset(settings.subset, seed=config.split.seed)
+    if settings.screen_genes_only:
         cell = cell.subset(np.unique(screen.genotypes.genes.numpy()))
         screen = screen.on(cell)
         repeats = None if repeats is None else repeats.on(cell, on_unknown="drop")
+    split = _split_of(screen, config, loaded, split)
+    split, left_out = _within_scale(split, screen)
+    _check_parts(split, config)
+    scores = screen.column("score")[split.train]
+    standard = TargetScale.of(scores) if settings.standardise else TargetScale()
+    grid = Grid.of(screen, whole=whole) if settings.grid else None
+    return TrainingData(cell, screen, split, standard, repeats, whole, grid, settings, left_out)
+
+
+def _with_scores(screen: Screen) -> Screen:
+    """Return the genotypes that have a score, or raise if none has."""
+    is_finite = np.isfinite(screen.column("score"))
+    if is_finite.all():
+        return screen
+    if is_finite.any():
+        return screen.take(np.flatnonzero(is_finite))
+    what = f"none of the {len(screen):,} genotypes has a score"
+    if screen.column("sign").any():
+        what += ": the screen is a list of hits, which has only the sign of each interaction"
+    fix = "Import the study's table of scores, or add a column 'score' to the list."
+    raise InputError(what, code="no-scores", fix=fix)
+
+
+def _split_of(
+    screen: Screen,
+    config: Config,
+    loaded: Screen,
+    split: Split | str | os.PathLike[str] | None,
+) -> Split:
+    """Return a given split, checked, the one in a directory, or a new one of the config."""
     if split is None:
         imported = None
-        if asked.folder is not None and loaded.path is not None:
-            imported = Path(asked.folder) / "splits" / loaded.path.name
-        split = make_split(screen, config.split, imported)
-    elif isinstance(split, Split):
+        if config.data.folder is not None and loaded.path is not None:
+            imported = Path(config.data.folder) / "splits" / loaded.path.name
+        return make_split(screen, config.split, imported)
+    if isinstance(split, Split):
         split.check(screen)
-    elif Path(split).exists():
-        split = Split.load(split, screen)
-    else:
-        what = "the split of the run is missing, so its training rows are unknown; train it again"
-        raise StoreError(what, code="no-split", where=split)
-    split, left_out = _within_scale(split, screen)
+        return split
+    if Path(split).exists():
+        return Split.load(split, screen)
+    what = "the split of the run is missing, so its training rows are unknown; train it again"
+    raise StoreError(what, code="no-split", where=split)
+
+
+def _check_parts(split: Split, config: Config) -> None:
+    """Raise for a split without training or test rows."""
     for part in ("train", "test"):
         if not len(getattr(split, part)):
             what = f"the split '{config.split.method}' has no {part} part: {split!r}"
             fix = "Change split.validation, split.test, split.held_out or split.studies."
             raise InputError(what, code="empty-part", fix=fix)
-    scores = screen.column("score")[split.train]
-    standard = TargetScale.of(scores) if asked.standardise else TargetScale()
-    grid = Grid.of(screen, whole=whole) if asked.grid else None
-    return TrainingData(cell, screen, split, standard, repeats, whole, grid, asked, left_out)
 
 
 def _within_scale(split: Split, screen: Screen) -> tuple[Split, str]:
@@ -188,22 +226,29 @@ def make_split(screen: Screen, config: SplitConfig, imported: Path | None = None
             return Split.sets(screen, config.by, config.seed, config.validation, config.test)  # type: ignore[arg-type]
         case "source":
             return Split.source(screen, config.studies, config.validation, config.seed)
-    named = config.method == "named"
-    there = None if imported is None or not imported.is_dir() else imported
-    where = (config.file or there) if named else config.path
-    if where is None:
-        what = f"split.method={config.method} requires {'split.file' if named else 'split.path'}"
-        raise InputError(what, code="no-split")
-    if named:
-        return Split.named(screen, *read_parts(where, screen.genes))
-    return Split.load(where, screen)
+        case "named":
+            has_imported = imported is not None and imported.is_dir()
+            file = config.file or (imported if has_imported else None)
+            if file is None:
+                raise InputError("split.method=named requires split.file", code="no-split")
+            return Split.named(screen, *read_parts(file, screen.genes))
+        case _:
+            if config.path is None:
+                what = f"split.method={config.method} requires split.path"
+                raise InputError(what, code="no-split")
+            return Split.load(config.path, screen)
 
 
 def sources(config: DataConfig) -> tuple[Cell, Screen]:
+    """Load or make the cell and the screen that a config names, as they are."""
     if config.synthetic is not None:
         cell = Cell.synthetic(config.synthetic, seed=config.synthetic_seed)
-        n, seed = config.synthetic_genotypes, config.synthetic_seed
-        return cell, Screen.synthetic(cell, n=n, seed=seed)
+        screen = Screen.synthetic(
+            cell,
+            n=config.synthetic_genotypes,
+            seed=config.synthetic_seed,
+        )
+        return cell, screen
     if config.cell is not None and config.screen is not None:
         return Cell.load(config.cell), Screen.load(config.screen)
     if config.folder is None or not (Path(config.folder) / "cell").is_dir():

@@ -28,15 +28,18 @@ def accelerator_of(config: TrainerConfig) -> str:
     kind = config.accelerator
     if kind == "auto":
         kind = "cuda" if torch.cuda.is_available() else "cpu"
-    there = torch.cuda.device_count() if kind == "cuda" else cores()
-    if config.devices > there:
-        what = "GPUs that torch can use" if kind == "cuda" else "cores"
-        what = f"trainer.devices is {config.devices}, but this machine has {there} {what}"
-        raise InputError(what, code="too-few-devices", fix="Set trainer.accelerator=cpu or fewer.")
-    return kind
+    n_devices = torch.cuda.device_count() if kind == "cuda" else cores()
+    if config.devices <= n_devices:
+        return kind
+    name = "GPUs that torch can use" if kind == "cuda" else "cores"
+    what = f"trainer.devices is {config.devices}, but this machine has {n_devices} {name}"
+    fix = f"Set trainer.devices={max(1, n_devices)}"
+    fix += " or trainer.accelerator=cpu." if kind == "cuda" else "."
+    raise InputError(what, code="too-few-devices", fix=fix)
 
 
 def cores() -> int:
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -44,8 +47,8 @@ def set_threads(config: TrainerConfig) -> None:
     """Set the number of threads: the config's, OMP_NUM_THREADS, or this rank's share of cores."""
     # torchrun sets OMP_NUM_THREADS to 1 if it is unset, so there it may not be the user's.
     by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ and not is_launched()
-    asked = "" if by_torchrun else os.environ.get("OMP_NUM_THREADS", "")
-    by_user = int(asked) if asked.isdecimal() else 0
+    variable = "" if by_torchrun else os.environ.get("OMP_NUM_THREADS", "")
+    by_user = int(variable) if variable.isdecimal() else 0
     torch.set_num_threads(config.threads or by_user or max(1, cores() // config.devices))
 
 

@@ -53,6 +53,7 @@ class Ensemble(FittedPredictor):
         self.open_files(directory, data)
 
     def open_files(self, directory: Path, data: object) -> None:
+        """Load the copied runs, which must be finished."""
         assert isinstance(data, TrainingData)
         copies = sorted((directory / MEMBERS).iterdir(), key=lambda p: int(p.name.split("-")[0]))
         # Raises for a run of other data or another split.
@@ -70,7 +71,8 @@ class Ensemble(FittedPredictor):
             raise InputError(what, code="empty-part", fix="Set split.validation above 0.")
         data.report("members", 0, len(self._members))
         scores = self._of_members(validation.sets)[0]
-        means, deviations = scores.mean(axis=1), scores.std(axis=1)
+        means = scores.mean(axis=1)
+        deviations = scores.std(axis=1)
         # A run with constant scores gets no weight.
         deviations = np.where(deviations > 0, deviations, np.inf)
         units = (scores - means[:, None]) / deviations[:, None]
@@ -88,12 +90,13 @@ class Ensemble(FittedPredictor):
         """Return the score of each run, [runs, sets], and the log odds of a hit, [sets]."""
         gene = GeneOrder(self._members[0].cell.genes).gene
         genotypes = Genotypes(torch.from_numpy(gene[sets.genes]), torch.from_numpy(sets.offsets))
-        scores, odds = [], []
+        scores = []
+        odds = []
         for member in self._members:
-            found = member.predict(genotypes)
-            scores.append(found.among_hits)
-            if found.hit is not None:
-                odds.append(torch.logit(found.hit.double(), eps=1e-9).numpy())
+            prediction = member.predict(genotypes)
+            scores.append(prediction.among_hits)
+            if prediction.hit is not None:
+                odds.append(torch.logit(prediction.hit.double(), eps=1e-9).numpy())
         return torch.stack(scores).double().numpy(), np.mean(odds, axis=0) if odds else None
 
     def evidence(self, cell: Cell, genes: Sequence[int]) -> list[Vote]:
@@ -104,5 +107,7 @@ class Ensemble(FittedPredictor):
         return []
 
     def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
-        self._weights, self._means = state["weights"], state["means"]
-        self._deviations, self._intercept = state["deviations"], state["intercept"]
+        self._weights = state["weights"]
+        self._means = state["means"]
+        self._deviations = state["deviations"]
+        self._intercept = state["intercept"]

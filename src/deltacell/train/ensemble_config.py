@@ -24,7 +24,9 @@ class EnsembleConfig(ModelConfig):
     runs: list[str] = field(default_factory=list)
 
     def with_paths(self, convert: Callable[[str], str]) -> Self:
+        """Return the settings with the places of the runs converted."""
         return replace(self, runs=[convert(run) for run in self.runs])
 
     def data_from(self) -> str | None:
+        """Return the first run, since all have the same data."""
         return self.runs[0] if self.runs else None

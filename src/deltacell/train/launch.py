@@ -46,6 +46,7 @@ def needs_launch(config: TrainerConfig) -> bool:
 
 
 def is_launched() -> bool:
+    """Return whether `launch` started this process."""
     return os.environ.get("TORCHELASTIC_RUN_ID", "").startswith(LAUNCHED)
 
 
@@ -63,7 +64,8 @@ def launch(words: Sequence[str], processes: int) -> int:
     for name in list(logging.root.manager.loggerDict):
         if name.startswith("torch.distributed.elastic"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
-    over, stalled = threading.Event(), set[int]()
+    over = threading.Event()
+    stalled: set[int] = set()
     threading.Thread(target=kill_stalled, args=(over, stalled), daemon=True).start()
     with tempfile.TemporaryDirectory(prefix="deltacell-") as logs:
         config = LaunchConfig(
@@ -80,7 +82,7 @@ def launch(words: Sequence[str], processes: int) -> int:
         try:
             elastic_launch(config, sys.executable)("-m", "deltacell", *words)
         except ChildFailedError as error:
-            rank, failure = min(error.failures.items(), key=lambda one: died(one[1]))
+            rank, failure = min(error.failures.items(), key=lambda item: died(item[1]))
             how = described(failure, failure.pid in stalled)
             raise RankError(f"rank {rank} {how}") from None
         except SignalException as error:
@@ -132,6 +134,7 @@ def died(failure: ProcessFailure) -> tuple[bool, float]:
 
 
 def described(failure: ProcessFailure, stalled: bool = False) -> str:
+    """Return how a rank ended, as the rest of a sentence."""
     if stalled:
         return f"was stopped for {STOPPED_FOR:.0f} s (SIGSTOP); all ranks were ended"
     if failure.exitcode < 0:

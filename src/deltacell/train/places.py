@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from deltacell.train.config import Config
 
@@ -26,8 +25,8 @@ class Change:
     """A key that differs between two configs."""
 
     key: str
-    before: Any
-    now: Any
+    before: object
+    now: object
 
     def __str__(self) -> str:
         return f"{self.key} was {self.before!r} and is {self.now!r}"
@@ -46,13 +45,8 @@ def for_disk(config: Config, run: Path) -> Config:
 def from_disk(config: Config, run: Path) -> Config:
     """Return the config that was read from a run's directory, with absolute paths."""
     base = os.path.realpath(run)
-
-    def found(place: str) -> str:
-        candidates = list(_candidates(place, base, config.directory))
-        existing = [path for path in candidates if os.path.lexists(path)]
-        return [*existing, *candidates][0]
-
-    return replace(_with_places(config, found), directory=os.path.abspath(run))  # noqa: PTH100
+    absolute = _with_places(config, lambda place: _likeliest(place, base, config.directory))
+    return replace(absolute, directory=os.path.abspath(run))  # noqa: PTH100
 
 
 def changes(before: Config, now: Config) -> list[Change]:
@@ -60,10 +54,22 @@ def changes(before: Config, now: Config) -> list[Change]:
 
     The key of a model or a loss that only one of the configs has is None in the other.
     """
-    flat = [_flat(_with_places(config, _absolute)) for config in (before, now)]
-    keys = sorted(key for key in flat[0].keys() | flat[1].keys() if key != "directory")
-    found = [Change(key, flat[0].get(key), flat[1].get(key)) for key in keys]
-    return [change for change in found if change.before != change.now]
+    values_before = _flat(_with_places(before, _absolute))
+    values_now = _flat(_with_places(now, _absolute))
+    keys = values_before.keys() | values_now.keys()
+    pairs = [
+        Change(key, values_before.get(key), values_now.get(key))
+        for key in sorted(keys)
+        if key != "directory"
+    ]
+    return [change for change in pairs if change.before != change.now]
+
+
+def _likeliest(place: str, base: str, directory: str | None) -> str:
+    """Return where a path in a run leads: to the first candidate that exists, or to the first."""
+    candidates = list(_candidates(place, base, directory))
+    existing = [path for path in candidates if os.path.lexists(path)]
+    return [*existing, *candidates][0]
 
 
 def _candidates(place: str, base: str, directory: str | None) -> Iterator[str]:
@@ -94,19 +100,29 @@ def _absolute(place: str) -> str:
 
 
 def _with_places(config: Config, convert: Callable[[str], str]) -> Config:
+    """Return a config with every path in it converted."""
+
     def converted(place: str | None) -> str | None:
         return None if place is None else convert(place)
 
-    data, split, model = config.data, config.split, config.model
-    # Without a cell, the screen is a name in the folder.
-    screen = data.screen if data.cell is None else converted(data.screen)
-    data = replace(data, folder=converted(data.folder), cell=converted(data.cell), screen=screen)
-    split = replace(split, file=converted(split.file), path=converted(split.path))
-    return replace(config, data=data, split=split, model=model.with_paths(convert))
+    data = replace(
+        config.data,
+        folder=converted(config.data.folder),
+        cell=converted(config.data.cell),
+    )
+    if data.cell is not None:  # Without a cell, the screen is a name in the folder.
+        data = replace(data, screen=converted(data.screen))
+    split = replace(
+        config.split,
+        file=converted(config.split.file),
+        path=converted(config.split.path),
+    )
+    return replace(config, data=data, split=split, model=config.model.with_paths(convert))
 
 
-def _flat(config: Config) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def _flat(config: Config) -> dict[str, object]:
+    """Return the values of a config by key, such as ``model.hidden``."""
+    flat: dict[str, object] = {}
     for name, value in asdict(config).items():
         if isinstance(value, Mapping):
             flat |= {f"{name}.{key}": inner for key, inner in value.items()}

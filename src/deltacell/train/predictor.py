@@ -99,7 +99,9 @@ def build_predictor(
     `recorded` are the facts of an earlier attempt. The name of a merged relation stands for the
     relation that it was merged into.
     """
-    merged = {old: new for new, olds in config.data.merge_relations.items() for old in olds}
+    merged: dict[str, str] = {}
+    for new, olds in config.data.merge_relations.items():
+        merged |= dict.fromkeys(olds, new)
     context = BuildContext(
         data.cell,
         data.largest,
@@ -159,6 +161,7 @@ class LoadedRun:
 
     @property
     def is_finished(self) -> bool:
+        """Whether it was trained to its end."""
         return self.record.status is Status.finished
 
 
@@ -172,18 +175,14 @@ def load_run(
     data: TrainingData | None = None,
 ) -> LoadedRun:
     """Load a run and its data, unless given, with weights ``best``, ``last`` or of a checkpoint."""
-    record, config = read_run(path), resumed_config(path)
+    record = read_run(path)
+    config = resumed_config(path)
     data = load_data(config, record.path / SPLIT) if data is None else data
     checkpoints = Checkpoints(record.path / CHECKPOINTS)
     state = checkpoints.load("last" if which == "best" and checkpoints.best is None else which)
     check_meaning(state, config, data, record.path)
-    if record.status is Status.running:
-        # It may have been killed after its last step, before it was recorded as finished.
-        with suppress(DeltacellError):
-            last = checkpoints.load("last")
-            is_fitted = config.model.trained_by == "fit"
-            if is_fitted or Limits.of_training(config).finished(Position(**last["position"])):
-                record = replace(record, status=Status.finished)
+    if record.status is Status.running and _has_ended(checkpoints, config):
+        record = replace(record, status=Status.finished)
     if config.model.trained_by == "fit":
         fitted = build_fitted(config, data)
         fitted.open_files(record.path, data)
@@ -198,33 +197,49 @@ def load_run(
     return LoadedRun(record, config, data, predictor)
 
 
+def _has_ended(checkpoints: Checkpoints, config: Config) -> bool:
+    """Return whether a run was killed after its last step, before it was recorded as finished."""
+    with suppress(DeltacellError):
+        last = checkpoints.load("last")
+        if config.model.trained_by == "fit":
+            return True
+        return Limits.of_training(config).finished(Position(**last["position"]))
+    return False
+
+
 def load_runs(runs: AnyRun | Sequence[AnyRun], which: str = "best") -> list[LoadedRun]:
     """Load several runs that are not loaded already; runs of the same data share it."""
-    given = as_list(runs)
-    if not given:
+    unloaded = as_list(runs)
+    if not unloaded:
         fix = "Train one first: deltacell train, or deltacell.fit in Python."
         raise InputError("no runs were given", code="no-run", fix=fix)
     loaded: dict[Path, LoadedRun] = {}
-    for one in given:
-        held = getattr(one, "loaded", one)
-        place = (held.record.path if isinstance(held, LoadedRun) else Path(held)).resolve()
+    for item in unloaded:
+        run = getattr(item, "loaded", item)
+        place = (run.record.path if isinstance(run, LoadedRun) else Path(run)).resolve()
         if place in loaded:
             raise InputError("the run was given twice", code="repeated-run", where=place)
-        if not isinstance(held, LoadedRun):
-            held = load_run(held, which, _shared(loaded.values(), Path(held)))
-        loaded[place] = held
+        if not isinstance(run, LoadedRun):
+            run = load_run(run, which, _shared(loaded.values(), Path(run)))
+        loaded[place] = run
     return list(loaded.values())
 
 
 def as_list(runs: AnyRun | Sequence[AnyRun]) -> list[AnyRun]:
+    """Return one run or several as a list."""
     return list(runs) if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
 
 
 def _shared(runs: Iterable[LoadedRun], path: Path) -> TrainingData | None:
-    config, kept = resumed_config(path), path / SPLIT
+    """Return the data of a loaded run that are those of a run at a path; None if there are none."""
+    config = resumed_config(path)
+    split = path / SPLIT
+    if not split.exists():
+        return None
+    checksum = read_manifest(split)["checksum"]
     for run in runs:
-        same = (run.config.data, run.config.split) == (config.data, config.split)
-        if same and kept.exists() and read_manifest(kept)["checksum"] == run.data.split.checksum:
+        has_same_settings = run.config.data == config.data and run.config.split == config.split
+        if has_same_settings and run.data.split.checksum == checksum:
             return run.data
     return None
 

@@ -84,10 +84,11 @@ def new_path(config: Config) -> Path:
     if config.directory is not None:
         return Path(config.directory)
     stem = Path("runs") / f"{config.name}-seed{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
-    path, n = stem, 1
+    path = stem
+    number = 1
     while path.exists():
-        n += 1
-        path = stem.with_name(f"{stem.name}-{n}")
+        number += 1
+        path = stem.with_name(f"{stem.name}-{number}")
     return path
 
 
@@ -183,15 +184,18 @@ class RunDirectory:
     lock: Lock
 
     def checkpoints(self, keep: int = 2) -> Checkpoints:
+        """Return the checkpoints of the run, which this process may change."""
         return Checkpoints(self.path / CHECKPOINTS, keep, self.lock)
 
     def update(self, **changes: Any) -> None:
+        """Change fields of the record, on disk and in memory."""
         self.lock.check()
         changed = dataclasses.replace(self.record, **changes)
         write_run(self.path, changed)
         self.record = changed
 
     def write_metrics(self, rows: Sequence[Mapping[str, float | None]]) -> None:
+        """Write ``metrics.csv``."""
         self.lock.check()
         write_metrics(self.path, rows)
 
@@ -220,11 +224,16 @@ def commit(folder: Path = Path(__file__).parents[1]) -> str | None:
     # A package that is installed inside another project's checkout is not part of it.
     tracked = "ls-files --error-unmatch __init__.py"
     described = "describe --always --dirty --abbrev=40 --exclude=*"
-    options: dict[str, Any] = {"capture_output": True, "text": True, "check": True, "timeout": 30}
     with suppress(OSError, subprocess.SubprocessError):
         for words in (tracked, described):
-            done = subprocess.run(["git", "-C", str(folder), *words.split()], **options)
-        return str(done.stdout).strip()
+            process = subprocess.run(
+                ["git", "-C", str(folder), *words.split()],
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=30,
+            )
+        return process.stdout.strip()
     return None
 
 
@@ -240,7 +249,8 @@ MEANING = "run"
 """The key of `meaning` in the state of a checkpoint."""
 
 _PARTS = ("cell", "screen", "split")
-_SEAL, _NO_SEAL = "# seal: ", "none"
+_SEAL = "# seal: "
+_NO_SEAL = "none"
 _ABOUT_SEAL = (
     "# The seal detects damage and edits. If the data have moved, change data.folder above and set "
     f"the seal to '{_NO_SEAL}'.\n"
@@ -254,7 +264,8 @@ def resumed_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) 
         if "=" not in override or not may_change(override.partition("=")[0]):
             what = f"'{override}' cannot change in a resumed run; these keys can: "
             raise InputError(what + ", ".join(MAY_CHANGE), code="cannot-change")
-    settings = {one.key_or_group: one.value() for one in map(parse_override, overrides)}
+    parsed = [parse_override(override) for override in overrides]
+    settings = {override.key_or_group: override.value() for override in parsed}
     return with_settings(config, settings) if settings else config
 
 
@@ -284,9 +295,9 @@ def _written_config(path: Path) -> Config:
             return from_yaml(str(kept.get("config", "")), where=file)
         what = f"cannot be read: {error.strerror or error}"
         raise InputError(what, code="no-config", where=file) from error
-    above, found, seal = text.rpartition(f"\n{_SEAL}")
+    above, separator, seal = text.rpartition(f"\n{_SEAL}")
     above = above.rpartition("\n")[0] + "\n"
-    if not found or seal.strip() not in (_NO_SEAL, hashlib.sha256(above.encode()).hexdigest()):
+    if not separator or seal.strip() not in (_NO_SEAL, hashlib.sha256(above.encode()).hexdigest()):
         what = "the config was edited or damaged"
         fix = "Delete the file to use the config of the last checkpoint. To change a key: "
         fix += "deltacell train --resume RUN trainer.epochs=20"
@@ -297,17 +308,18 @@ def _written_config(path: Path) -> Config:
 def meaning(config: Config, data: TrainingData, run: Path) -> dict[str, str]:
     """Return the config and the checksums of the data, which a checkpoint of a run stores."""
     text = saved_yaml(for_disk(config, run))
-    return {"config": text, **{one: getattr(data, one).checksum for one in _PARTS}}
+    return {"config": text, **{part: getattr(data, part).checksum for part in _PARTS}}
 
 
 def check_meaning(state: Mapping[str, Any], config: Config, data: TrainingData, path: Path) -> None:
+    """Raise if a checkpoint was trained with another config or other data."""
     kept = state[MEANING]
     for change in changes(from_yaml(kept["config"], where=path), config):
         key = change.key
         if not (may_change(key) or key in PLACES or key == RUNS):
             what = f"{key} is {change.now!r}, but the run was trained with {change.before!r}"
-            fix, file = "Delete the file to use the config of the checkpoint.", path / CONFIG_FILE
-            raise StoreError(what, code="other-config", where=file, fix=fix, key=key)
+            fix = "Delete the file to use the config of the checkpoint."
+            raise StoreError(what, code="other-config", where=path / CONFIG_FILE, fix=fix, key=key)
     for part in _PARTS:
         if getattr(data, part).checksum != kept[part]:
             what = f"the checkpoint was trained on another {part}; restore it"
@@ -328,7 +340,9 @@ COLUMNS = (
 def write_metrics(run: Path, rows: Sequence[Mapping[str, float | None]]) -> None:
     """Write ``metrics.csv`` for users; deltacell does not read it."""
     text = io.StringIO()
-    names = dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)])
+    names = dict.fromkeys(COLUMNS)
+    for row in rows:
+        names |= dict.fromkeys(row)
     writer = csv.DictWriter(text, list(names), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)

@@ -67,13 +67,15 @@ def job_script(
     if name in ("bash", "interactive"):
         raise _unusable("--job-name", name, "another name, since Lightning starts no ranks in it")
     folders = [] if folder is None else ["--config-dir", str(folder)]
-    directory, array, trainer = config.directory or "", job.seeds is not None, config.trainer
+    directory = config.directory or ""
+    is_array = job.seeds is not None
+    trainer = config.trainer
     for text in (*overrides, *program, *folders, directory):
         if not text.isprintable():
             raise _unusable("a word of the command", text, "one line of printable characters")
     if re.search(r"['\\$]", directory):
         raise _unusable("directory", directory, "no quote, backslash or dollar")
-    number = "$SLURM_ARRAY_JOB_ID" if array else "$SLURM_JOB_ID"
+    number = "$SLURM_ARRAY_JOB_ID" if is_array else "$SLURM_JOB_ID"
     run = shlex.quote(directory) if directory else f'runs/{name}-"{number}"'
     gpus = trainer.devices if trainer.accelerator == "cuda" else None
     cpus = job.cpus_per_task or (None if gpus else trainer.threads or 1)
@@ -87,7 +89,7 @@ def job_script(
         cpus=cpus,
         program=shlex.join(program),
         words=shlex.join(["train", *folders, *overrides]),
-        run=f'{run}-seed"$SLURM_ARRAY_TASK_ID"' if array else run,
+        run=f'{run}-seed"$SLURM_ARRAY_TASK_ID"' if is_array else run,
     )
 
 

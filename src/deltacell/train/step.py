@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -87,9 +88,11 @@ class RankedTask:
         self.clock.start()
         self.fabric.backward(loss)
 
-    def without_sum(self, *, enabled: bool) -> Any:
+    def without_sum(self, *, enabled: bool) -> AbstractContextManager[None]:
         """Return a context in which gradients are not summed over ranks, if enabled."""
-        return self.fabric.no_backward_sync(self.module, enabled=enabled)
+        context: AbstractContextManager[None]
+        context = self.fabric.no_backward_sync(self.module, enabled=enabled)
+        return context
 
 
 class OptimizerStep:

@@ -115,8 +115,8 @@ class Task(nn.Module):
         return self.model(self.cell, prepared.genotypes, wanted=self.loss.reads)
 
     def _loss(self, prediction: Prediction, batch: Batch) -> LossValue:
-        score = prediction.score
-        targets, weights = batch.targets.to(score), batch.weights.to(score)
+        targets = batch.targets.to(prediction.score)
+        weights = batch.weights.to(prediction.score)
         return self.loss(prediction, targets, weights, epoch=self.epoch)
 
 

@@ -1,4 +1,4 @@
-"""Baselines in closed form: the mean, additive effects of genes, and the mean of a query pair."""
+"""Baselines in closed form: the mean, and additive effects of genes; ridge regression."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import scipy.sparse.linalg
 from deltacell.base.arrays import Bools, Doubles
 from deltacell.base.errors import InputError
 from deltacell.cell import Cell
-from deltacell.models.fitted.gene_sets import GeneSets, look_up
+from deltacell.models.fitted.gene_sets import GeneSets
 from deltacell.models.fitted.predictor import FitData, FittedPredictor, Part, Parts, State
 from deltacell.screen.genotypes import set_keys
 
@@ -42,40 +42,6 @@ class Additive(FittedPredictor):
         return Parts(GeneEffects.from_state(self._learned).score(sets))
 
 
-@dataclass(eq=False)
-class QueryPairMean(FittedPredictor):
-    """The mean training score of the genotypes that contain a pair of a genotype's genes.
-
-    It is shrunk to the score y_0 of `Additive`: ``(k y_0 + sum of the n scores) / (k + n)`` with k
-    the ``shrinkage``. In a trigenic screen nearly all of these pairs are query pairs.
-    """
-
-    shrinkage: float = 3.0
-    penalty: float = 3.0
-
-    def _fit(self, data: FitData) -> State:
-        training, n = data.training, len(data.order)
-        prior = ridge(training, n, self.penalty)
-        pairs = training.sets.pairs()
-        targets = np.repeat(training.targets, np.diff(pairs.offsets))
-        seen, at = np.unique(pairs.first * n + pairs.second, return_inverse=True)
-        return {
-            **vars(prior),
-            "pairs": seen,
-            "weight": np.bincount(at, minlength=len(seen)).astype(np.float64),
-            "sum": np.bincount(at, targets, minlength=len(seen)),
-        }
-
-    def _parts(self, cell: Cell, sets: GeneSets) -> Parts:
-        state, pairs = self._learned, sets.pairs()
-        at, seen = look_up(state["pairs"], pairs.first * cell.n_genes + pairs.second)
-        owner, at = np.repeat(np.arange(len(sets)), np.diff(pairs.offsets))[seen], at[seen]
-        count = np.bincount(owner, state["weight"][at], minlength=len(sets))
-        total = np.bincount(owner, state["sum"][at], minlength=len(sets))
-        prior = GeneEffects.from_state(state).score(sets)
-        return Parts((self.shrinkage * prior + total) / (self.shrinkage + count))
-
-
 @dataclass(frozen=True, eq=False)
 class GeneEffects:
     r"""The parameters of :math:`\hat y(S) = c + \sum_{g \in S} a_g`."""
@@ -90,10 +56,12 @@ class GeneEffects:
         return np.where(self.seen, self.effect, np.nan)
 
     def score(self, sets: GeneSets) -> Doubles:
+        """Return the predicted score of each set, [sets]."""
         return self.intercept + sets.total(self.effect[sets.genes])
 
     @classmethod
     def from_state(cls, state: State) -> GeneEffects:
+        """Return the effects in the learned state of a predictor."""
         return cls(state["intercept"], state["effect"], state["seen"])
 
 
@@ -175,7 +143,9 @@ def cross_fitted_effects(
     distinct, number = np.unique(keys, return_inverse=True)
     folds = min(folds, len(distinct))
     fold = (np.random.default_rng(seed).permutation(len(distinct)) % folds)[number.ravel()]
-    rest = [part.take(np.flatnonzero(fold != k)) for k in range(folds)]
-    known = np.stack([ridge(one, n_genes, penalty).known for one in rest])
-    effects: Doubles = known[fold[part.sets.owner], part.sets.genes]
+    known_without_fold: Doubles = np.empty((folds, n_genes))
+    for left_out in range(folds):
+        rest = part.take(np.flatnonzero(fold != left_out))
+        known_without_fold[left_out] = ridge(rest, n_genes, penalty).known
+    effects: Doubles = known_without_fold[fold[part.sets.owner], part.sets.genes]
     return effects

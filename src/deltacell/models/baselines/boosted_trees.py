@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -29,9 +29,19 @@ from deltacell.models.gene_vectors import chosen_features, feature_vectors, larg
 if TYPE_CHECKING:
     from lightgbm import Booster
 
-# Aggregates over genes and over pairs, by largest set; fewer if some would be redundant.
-OVER: Mapping[int, tuple[Sequence[str], Sequence[str]]]
-OVER = {1: (("mean",), ()), 2: (("min", "max"), ("mean",))}
+
+class Aggregates(NamedTuple):
+    """How numbers of the genes, and of the pairs, of a set are aggregated."""
+
+    genes: Sequence[str]
+    pairs: Sequence[str]
+
+
+# By largest set; fewer if some would be redundant.
+AGGREGATES: Mapping[int, Aggregates] = {
+    1: Aggregates(("mean",), ()),
+    2: Aggregates(("min", "max"), ("mean",)),
+}
 _SETS_PER_BLOCK = 16_384
 _SMALL_ENOUGH_FOR_DENSE = 512
 _NO_SINGULAR_VALUE = 1e-9
@@ -61,26 +71,34 @@ class BoostedTrees(FittedPredictor):
     features: Sequence[str] | None = None
 
     def _fit(self, data: FitData) -> State:
-        training, n, rng = data.training, len(data.order), np.random.default_rng(data.seed)
+        training = data.training
+        n_genes = len(data.order)
+        seed = data.seed
         data.report("additive effects", 0, self.rounds)
-        effects = ridge(training, n, self.penalty)
-        of_gene = cross_fitted_effects(training, n, self.penalty, folds=self.folds, seed=data.seed)
-        of_gene[rng.random(len(of_gene)) < self.forget] = np.nan
+        effects = ridge(training, n_genes, self.penalty)
+        of_gene = cross_fitted_effects(
+            training,
+            n_genes,
+            self.penalty,
+            folds=self.folds,
+            seed=seed,
+        )
+        is_forgotten = np.random.default_rng(seed).random(len(of_gene)) < self.forget
+        of_gene[is_forgotten] = np.nan
         data.report("columns", 0, self.rounds)
         with data.phase("columns"):
             relations = _relations(data.cell, data.order)
             embeddings = [
-                spectral_embedding(one, self.dimensions, seed=data.seed) for one in relations
+                spectral_embedding(relation, self.dimensions, seed=seed) for relation in relations
             ]
             gene_features = self._feature_tables(data.cell, data.order)
         state = {
             **vars(effects),
             "largest": int(training.sets.sizes.max()),
-            "relations": {one.name: one.n_entries for one in relations},
+            "relations": {relation.name: relation.n_entries for relation in relations},
             "embeddings": embeddings,
             "gene_features": gene_features,
         }
-        seed = data.seed
         with data.phase("columns"):
             self._prepare(data.cell, data.order, state)
             columns = self._columns(training.sets, of_gene)
@@ -96,17 +114,19 @@ class BoostedTrees(FittedPredictor):
         return state
 
     def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
-        given = {one.name: one.n_entries for one in cell.relations.values()}
-        if list(given.items()) != list(state["relations"].items()):
+        n_entries = {relation.name: relation.n_entries for relation in cell.relations.values()}
+        if list(n_entries.items()) != list(state["relations"].items()):
             raise other_cell("it has other relations")
         self._prepare(cell, order, state)
         self._trees = booster(state["trees"])
 
     def _prepare(self, cell: Cell, order: GeneOrder, state: State) -> None:
-        self._over = OVER.get(state["largest"], (EVERY, EVERY))
-        self._cell, self._relations = cell, _relations(cell, order)
+        self._over = AGGREGATES.get(state["largest"], Aggregates(EVERY, EVERY))
+        self._cell = cell
+        self._relations = _relations(cell, order)
         # Not recomputed, because a decomposition may round differently on another machine.
-        self._embeddings, self._tables = state["embeddings"], state["gene_features"]
+        self._embeddings = state["embeddings"]
+        self._tables = state["gene_features"]
 
     def _feature_tables(self, cell: Cell, order: GeneOrder) -> dict[str, Floats]:
         tables = {}
@@ -119,19 +139,23 @@ class BoostedTrees(FittedPredictor):
         return tables
 
     def _columns(self, sets: GeneSets, effects: Doubles) -> Floats:
-        (how, over_pairs), pairs, tables = self._over, sets.pairs(), list(self._tables.values())
-        products = [
-            np.nansum(table[pairs.first] * table[pairs.second], axis=1, keepdims=True)
-            for table in tables
+        pairs = sets.pairs()
+        over_genes = self._over.genes
+        over_pairs = self._over.pairs
+        tables = list(self._tables.values())
+        columns: list[AnyArray] = [
+            network_columns(sets, self._relations, self._embeddings, over_genes, over_pairs),
         ]
-        known = sets.total((~np.isnan(effects)).astype(np.int64))
-        columns = [
-            network_columns(sets, self._relations, self._embeddings, how, over_pairs),
-            *(aggregated(t[sets.genes], sets.offsets, how, skip_missing=True) for t in tables),
-            *(aggregated(product, pairs.offsets, over_pairs) for product in products),
-            aggregated(effects[:, None], sets.offsets, how, skip_missing=True),
-            known[:, None],
-        ]
+        for table in tables:
+            of_genes = table[sets.genes]
+            columns.append(aggregated(of_genes, sets.offsets, over_genes, skip_missing=True))
+        for table in tables:
+            both_known = table[pairs.first] * table[pairs.second]
+            product = np.nansum(both_known, axis=1, keepdims=True)
+            columns.append(aggregated(product, pairs.offsets, over_pairs))
+        columns.append(aggregated(effects[:, None], sets.offsets, over_genes, skip_missing=True))
+        is_known = ~np.isnan(effects)
+        columns.append(sets.total(is_known.astype(np.int64))[:, None])
         return np.concatenate([column.astype(np.float32) for column in columns], axis=1)
 
     def _parts(self, cell: Cell, sets: GeneSets) -> Parts:
@@ -186,6 +210,7 @@ def boosted(
     data = lightgbm.Dataset(columns, targets, params=whole)
 
     def after_tree(done: Any) -> None:
+        """Report the round, with the metrics of the validation part if there is one."""
         results = {name: value for _, name, value, _ in done.evaluation_result_list or ()}
         report("trees", done.iteration + 1, rounds, **results)
 
@@ -208,11 +233,12 @@ def booster(text: str) -> Booster:
 
 
 def predicted(trees: Booster, columns: Floats, **options: Any) -> Doubles:
+    """Return the predictions of trees for columns [rows, columns]; options are LightGBM's."""
     if columns.shape[1] != trees.num_feature():
         what = f"they were fitted on {trees.num_feature()} columns, not on {columns.shape[1]}"
         raise damaged_trees(what)
-    found = trees.predict(columns, num_threads=torch.get_num_threads(), **options)
-    return np.asarray(found, np.float64)
+    predictions = trees.predict(columns, num_threads=torch.get_num_threads(), **options)
+    return np.asarray(predictions, np.float64)
 
 
 def network_columns(
@@ -261,8 +287,8 @@ def _edge_weight(relation: Relation, pairs: GenePairs) -> Floats:
     weight = np.full(len(pairs.first), np.nan, dtype=np.float32)
     ways = ((pairs.first, pairs.second), (pairs.second, pairs.first))
     for target, source in ways if relation.directed else ways[:1]:
-        at, found = look_up(keys, target * n + source)
-        weight[found] = np.fmax(weight[found], relation.weights[at[found]])
+        place, is_edge = look_up(keys, target * n + source)
+        weight[is_edge] = np.fmax(weight[is_edge], relation.weights[place[is_edge]])
     return np.nan_to_num(weight)
 
 
@@ -288,32 +314,53 @@ def spectral_embedding(relation: Relation, dimensions: int, *, seed: int = 0) ->
     :math:`U \sqrt\Sigma` and, for a directed relation, of :math:`V \sqrt\Sigma`. The entry of
     largest magnitude of a column is positive; genes without an edge and missing dimensions are 0.
     """
-    n, k = relation.n_genes, dimensions
-    embedding = np.zeros((n, (2 if relation.directed else 1) * k), dtype=np.float32)
+    n_genes = relation.n_genes
+    n_sides = 2 if relation.directed else 1
+    embedding: Floats = np.zeros((n_genes, n_sides * dimensions), dtype=np.float32)
     if not relation.n_entries:
         return embedding
-    degrees = relation.in_degree, relation.out_degree
-    damped = relation.n_entries / n
-    targets, sources = (sp.diags_array(1 / np.sqrt(degree + damped)) for degree in degrees)
-    matrix = (targets @ _indicators(relation, np.float64) @ sources).tocsr()
-    small = n <= _SMALL_ENOUGH_FOR_DENSE or k >= n - 1
-    options = {"k": k, "v0": np.random.default_rng(seed).uniform(0.5, 1.5, n)}
-    found: Any
+    decomposition = _decomposed(relation, dimensions, seed)
+    values = np.abs(decomposition.values)
+    is_numerical_zero = values <= _NO_SINGULAR_VALUE * values.max()
+    scale = np.where(is_numerical_zero, 0.0, np.sqrt(values))
+    signed_scale = largest_signs(decomposition.of_targets) * scale
+    width = len(values)
+    embedding[:, :width] = decomposition.of_targets * signed_scale
+    embedding[relation.in_degree == 0, :width] = 0.0
     if relation.directed:
-        svds = scipy.sparse.linalg.svds
-        found = np.linalg.svd(matrix.toarray()) if small else svds(matrix, **options)
-        left, values, right = found
-        order = np.argsort(-values, kind="stable")[:k]
-        sides = [left[:, order], right[order].T]
-    else:
-        eigsh = scipy.sparse.linalg.eigsh
-        found = np.linalg.eigh(matrix.toarray()) if small else eigsh(matrix, **options)
-        values, left = found
-        order = np.lexsort((-values, -np.abs(values)))[:k]
-        sides = [left[:, order]]
-    values, signs = np.abs(values[order]), largest_signs(sides[0])
-    scale = np.where(values > _NO_SINGULAR_VALUE * values.max(), np.sqrt(values), 0.0)
-    for i, (vectors, degree) in enumerate(zip(sides, degrees, strict=False)):
-        scaled = np.where(degree[:, None] > 0, vectors * signs * scale, 0.0)
-        embedding[:, i * k : i * k + len(values)] = scaled
+        as_source = slice(dimensions, dimensions + width)
+        embedding[:, as_source] = decomposition.of_sources * signed_scale
+        embedding[relation.out_degree == 0, as_source] = 0.0
     return embedding
+
+
+class _Decomposition(NamedTuple):
+    """The leading singular values [k] of a matrix, and its vectors [genes, k]."""
+
+    values: Doubles  # eigenvalues, which may be negative, of a symmetric matrix
+    of_targets: Doubles
+    of_sources: Doubles
+
+
+def _decomposed(relation: Relation, dimensions: int, seed: int) -> _Decomposition:
+    """Decompose the normalised relation, see `spectral_embedding`."""
+    n_genes = relation.n_genes
+    mean_degree = relation.n_entries / n_genes
+    by_target = sp.diags_array(1 / np.sqrt(relation.in_degree + mean_degree))
+    by_source = sp.diags_array(1 / np.sqrt(relation.out_degree + mean_degree))
+    matrix = (by_target @ _indicators(relation, np.float64) @ by_source).tocsr()
+    is_small = n_genes <= _SMALL_ENOUGH_FOR_DENSE or dimensions >= n_genes - 1
+    start = np.random.default_rng(seed).uniform(0.5, 1.5, n_genes)
+    if relation.directed:
+        if is_small:
+            left, values, right = np.linalg.svd(matrix.toarray())
+        else:
+            left, values, right = scipy.sparse.linalg.svds(matrix, k=dimensions, v0=start)
+        largest = np.argsort(-values, kind="stable")[:dimensions]
+        return _Decomposition(values[largest], left[:, largest], right[largest].T)
+    if is_small:
+        values, vectors = np.linalg.eigh(matrix.toarray())
+    else:
+        values, vectors = scipy.sparse.linalg.eigsh(matrix, k=dimensions, v0=start)
+    largest = np.lexsort((-values, -np.abs(values)))[:dimensions]
+    return _Decomposition(values[largest], vectors[:, largest], vectors[:, largest])

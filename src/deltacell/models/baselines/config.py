@@ -42,7 +42,7 @@ class QueryPairMeanConfig(ModelConfig):
     """The mean of the training scores of a genotype's gene pairs, shrunk."""
 
     trained_by: ClassVar[Literal["loop", "fit"]] = "fit"
-    predictor: ClassVar[str] = "deltacell.models.baselines.additive:QueryPairMean"
+    predictor: ClassVar[str] = "deltacell.models.baselines.query_pairs:QueryPairMean"
 
     name: str = "query_pair_mean"
     shrinkage: Positive = 3.0
@@ -132,7 +132,9 @@ class BoostedTreesConfig(ModelConfig):
     features: list[str] | None = None
 
     def rounds_of_fit(self, *, has_zeros: bool) -> int:
+        """Return the number of trees."""
         return self.rounds
 
     def with_rounds(self, rounds: int) -> BoostedTreesConfig:
+        """Return a config with fewer trees."""
         return replace(self, rounds=rounds)

@@ -9,6 +9,7 @@ import scipy.sparse as sp
 
 from deltacell.base.arrays import Doubles
 from deltacell.cell import Cell
+from deltacell.models.baselines.low_rank import Eigen, leading_eigen
 from deltacell.models.baselines.pair_residuals import MeasuredPairs, PairResiduals
 from deltacell.models.fitted.gene_sets import GeneOrder, GenePairs
 from deltacell.models.fitted.predictor import FitData, State
@@ -23,9 +24,9 @@ class MatrixFactorisation(PairResiduals):
     The factors [genes, rank] minimise the squared error over the measured pairs, in both
     directions, plus :math:`\lambda (1 + \kappa n_g)(|u_g|^2 + |v_g|^2)`, with n the number of
     measured pairs of a gene, :math:`\lambda` the ``factor_penalty`` and :math:`\lambda\kappa` the
-    ``factor_penalty_per_score``. They are found by alternating least squares from random vectors
-    v, one gene at a time, so that the result depends on the seed. Genes without training genotypes
-    have factors 0.
+    ``factor_penalty_per_score``. They are found by alternating least squares, one gene at a time,
+    from the leading eigenvectors of the residuals, so that neither a seed nor the names of the
+    genes matter. Genes without training genotypes have factors 0.
     """
 
     rank: int = 64
@@ -40,8 +41,8 @@ class MatrixFactorisation(PairResiduals):
         scaled = residuals / scale if scale > 0 else residuals
         n_pairs = np.diff(residuals.indptr)
         penalties = self.factor_penalty + self.factor_penalty_per_score * n_pairs
-        start = np.random.default_rng(data.seed).normal(size=(pairs.n_genes, self.rank))
-        right: Doubles = start / np.sqrt(self.rank)
+        start = leading_eigen(scaled, Eigen.empty(pairs.n_genes), self.rank)
+        right: Doubles = start.vectors * np.sqrt(np.abs(start.values))
         left: Doubles = np.zeros_like(right)
         for sweep in range(self.sweeps):
             data.report("factors", sweep, self.sweeps)

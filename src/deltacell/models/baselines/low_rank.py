@@ -67,6 +67,7 @@ class Eigen:
 
     @classmethod
     def empty(cls, n_genes: int) -> Eigen:
+        """Return the matrix of zeros."""
         return cls(np.zeros((n_genes, 0)), np.zeros(0))
 
     def entries(self, row: Ints, column: Ints) -> Doubles:
@@ -75,6 +76,7 @@ class Eigen:
         return entries
 
     def times(self, x: Doubles) -> Doubles:
+        """Return the product with a vector x [genes]."""
         product: Doubles = self.vectors @ (self.values * (self.vectors.T @ x))
         return product
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from deltacell.models.base import check_choice
-from deltacell.models.baselines.additive import Additive, GlobalMean, QueryPairMean
+from deltacell.models.baselines.additive import Additive, GlobalMean
 from deltacell.models.baselines.boosted_trees import BoostedTrees
 from deltacell.models.baselines.factorisation import MatrixFactorisation
 from deltacell.models.baselines.low_rank import LowRank
 from deltacell.models.baselines.nearest_profiles import NearestProfiles
-from deltacell.models.baselines.query_pairs import AdditivePair, QueryPair
+from deltacell.models.baselines.query_pairs import AdditivePair, QueryPair, QueryPairMean
 from deltacell.models.fitted.predictor import FittedPredictor
 
 BASELINES: Mapping[str, type[FittedPredictor]] = {

@@ -74,6 +74,7 @@ class MeasuredPairs:
 
     @classmethod
     def of(cls, training: Part, residuals: Doubles, n_genes: int) -> MeasuredPairs:
+        """Average the scores and the residuals [sets] of all sets that contain a pair."""
         pairs = training.sets.pairs()
         owner = np.repeat(np.arange(len(training.sets)), np.diff(pairs.offsets))
         keys, number = np.unique(pairs.first * n_genes + pairs.second, return_inverse=True)
@@ -81,6 +82,7 @@ class MeasuredPairs:
         count = np.bincount(number, minlength=len(keys))
 
         def matrix_of(values: Doubles) -> sp.csr_array:
+            """Return the mean of the sets' values for each pair."""
             mean = np.bincount(number, values[owner], minlength=len(keys)) / count
             return symmetric(first, second, mean, n_genes)
 
@@ -88,6 +90,7 @@ class MeasuredPairs:
 
     @property
     def n_genes(self) -> int:
+        """The number of genes of the cell."""
         return int(self.residuals.shape[0])
 
 

@@ -1,4 +1,4 @@
-"""Baselines for screens of triples: the mean of the query pair, and additive effects of pairs."""
+"""Baselines on the pairs of a genotype, for triples: means of query pairs, and effects of pairs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
-from deltacell.base.arrays import Bools, Ints
+from deltacell.base.arrays import Bools, Doubles, Ints
 from deltacell.cell import Cell
-from deltacell.models.baselines.additive import ridge_of_columns
+from deltacell.models.baselines.additive import GeneEffects, ridge, ridge_of_columns
 from deltacell.models.fitted.gene_sets import GeneSets, look_up
 from deltacell.models.fitted.predictor import FitData, FittedPredictor, Parts, State
 
@@ -43,13 +43,39 @@ class QueryPair(FittedPredictor):
 
     def _parts(self, cell: Cell, sets: GeneSets) -> Parts:
         state = self._learned
-        pairs = SetPairs.of(sets, cell.n_genes)
-        place, is_known = look_up(state["pairs"], pairs.key)
-        owner = pairs.owner[is_known]
-        known_place = place[is_known]
-        count = np.bincount(owner, state["count"][known_place], minlength=len(sets))
-        total = np.bincount(owner, state["sum"][known_place], minlength=len(sets))
+        count, total = _sums_of_sets(sets, cell.n_genes, state, "count", "sum")
         return Parts((self.shrinkage * state["mean"] + total) / (self.shrinkage + count))
+
+
+@dataclass(eq=False)
+class QueryPairMean(FittedPredictor):
+    """The mean training score of the genotypes that contain a pair of a genotype's genes.
+
+    It is shrunk to the score y_0 of `Additive`: ``(k y_0 + sum of the n scores) / (k + n)`` with k
+    the ``shrinkage``. In a trigenic screen nearly all of these pairs are query pairs.
+    """
+
+    shrinkage: float = 3.0
+    penalty: float = 3.0
+
+    def _fit(self, data: FitData) -> State:
+        training = data.training
+        n_genes = len(data.order)
+        pairs = SetPairs.of(training.sets, n_genes)
+        known_pairs, number = np.unique(pairs.key, return_inverse=True)
+        scores = training.targets[pairs.owner]
+        return {
+            **vars(ridge(training, n_genes, self.penalty)),
+            "pairs": known_pairs,
+            "weight": np.bincount(number, minlength=len(known_pairs)).astype(np.float64),
+            "sum": np.bincount(number, scores, minlength=len(known_pairs)),
+        }
+
+    def _parts(self, cell: Cell, sets: GeneSets) -> Parts:
+        state = self._learned
+        count, total = _sums_of_sets(sets, cell.n_genes, state, "weight", "sum")
+        prior = GeneEffects.from_state(state).score(sets)
+        return Parts((self.shrinkage * prior + total) / (self.shrinkage + count))
 
 
 @dataclass(eq=False)
@@ -72,7 +98,8 @@ class AdditivePair(FittedPredictor):
         row = np.concatenate([sets.owner, pairs.owner])
         column = np.concatenate([sets.genes, n_genes + number])
         shape = (len(sets), n_genes + len(known_pairs))
-        indicators = sp.csr_array((np.ones(len(row)), (row, column)), shape=shape)
+        ones = np.ones(len(row))
+        indicators = sp.csr_array((ones, (row, column)), shape=shape)
         penalties = np.repeat([self.penalty, self.pair_penalty], [n_genes, len(known_pairs)])
         fit = ridge_of_columns(indicators, data.training.targets, penalties)
         return {
@@ -84,13 +111,7 @@ class AdditivePair(FittedPredictor):
 
     def _parts(self, cell: Cell, sets: GeneSets) -> Parts:
         state = self._learned
-        pairs = SetPairs.of(sets, cell.n_genes)
-        place, is_known = look_up(state["pairs"], pairs.key)
-        of_pairs = np.bincount(
-            pairs.owner[is_known],
-            state["pair_effect"][place[is_known]],
-            minlength=len(sets),
-        )
+        (of_pairs,) = _sums_of_sets(sets, cell.n_genes, state, "pair_effect")
         of_genes = sets.total(state["effect"][sets.genes])
         return Parts(state["intercept"] + of_genes + of_pairs)
 
@@ -108,6 +129,23 @@ class SetPairs:
         pairs = sets.pairs()
         owner = np.repeat(np.arange(len(sets)), np.diff(pairs.offsets))
         return cls(owner, pairs.first * n_genes + pairs.second)
+
+
+def _sums_of_sets(sets: GeneSets, n_genes: int, state: State, *columns: str) -> list[Doubles]:
+    """Return the sums of what is known of the pairs of each set: [sets], for each column.
+
+    ``state["pairs"]`` are the keys of the known pairs; the columns have one number for each.
+    """
+    pairs = SetPairs.of(sets, n_genes)
+    place, is_known = look_up(state["pairs"], pairs.key)
+    owner = pairs.owner[is_known]
+    known_place = place[is_known]
+    sums: list[Doubles] = []
+    for column in columns:
+        of_pairs = state[column][known_place]
+        of_sets = np.bincount(owner, of_pairs, minlength=len(sets))
+        sums.append(of_sets.astype(np.float64))
+    return sums
 
 
 def _is_largest_of_owner(values: Ints, owner: Ints, n_owners: int) -> Bools:

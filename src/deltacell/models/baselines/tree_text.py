@@ -65,23 +65,27 @@ def read_trees(text: str) -> TreeText:
         lines = _checked_tree(_keys(fields.partition("\nend of trees\n")[0]), n_features)
         trees.append("\n".join((f"Tree={number}", *lines)) + "\n\n\n")
     _require(len(header.get("tree_sizes", "").split()) == len(trees), "trees are missing")
+    names = " ".join(f"Column_{i}" for i in range(n_features))
+    no_ranges = " ".join(["none"] * n_features)
+    sizes = " ".join(str(len(tree)) for tree in trees)
     begin = (
         "tree",
         *(f"{key}={value}" for key, value in _HEADER.items()),
         f"max_feature_idx={n_features - 1}",
         f"objective={objective}",
-        "feature_names=" + " ".join(f"Column_{i}" for i in range(n_features)),
-        "feature_infos=" + " ".join(["none"] * n_features),
-        "tree_sizes=" + " ".join(str(len(tree)) for tree in trees),
+        f"feature_names={names}",
+        f"feature_infos={no_ranges}",
+        f"tree_sizes={sizes}",
     )
     whole = "\n".join(begin) + "\n\n" + "".join(trees) + "end of trees\n"
     return TreeText(whole, n_features, len(trees))
 
 
 def damaged_trees(what: str) -> StoreError:
+    """Return the error for trees that no fit has written."""
     fix = "Restore the checkpoint from a copy, or train the run again."
-    said = f"the trees of the checkpoint were edited or damaged: {what}"
-    return StoreError(said, code="damaged-trees", fix=fix)
+    message = f"the trees of the checkpoint were edited or damaged: {what}"
+    return StoreError(message, code="damaged-trees", fix=fix)
 
 
 def _require(holds: bool, otherwise: str) -> None:

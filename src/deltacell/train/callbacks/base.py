@@ -70,29 +70,36 @@ class Callbacks(Callback):
             self.after_training(state)
 
     def before_training(self, state: TrainingState) -> None:
+        """Call all of them before the first step."""
         for callback in self.callbacks:
             callback.before_training(state)
 
     def before_epoch(self, state: TrainingState) -> None:
+        """Call all of them before an epoch."""
         for callback in self.callbacks:
             callback.before_epoch(state)
 
     def after_step(self, state: TrainingState, result: StepResult) -> None:
+        """Call all of them after a step."""
         for callback in self.callbacks:
             callback.after_step(state, result)
 
     def after_request(self, state: TrainingState, request: StepRequest, *, ends: bool) -> None:
+        """Call all of them with what ranks agreed on."""
         for callback in self.callbacks:
             callback.after_request(state, request, ends=ends)
 
     def after_row(self) -> None:
+        """Call all of them between two rows of the phase timer."""
         for callback in self.callbacks:
             callback.after_row()
 
     def after_epoch(self, state: TrainingState, result: EpochResult) -> None:
+        """Call all of them after an epoch."""
         for callback in self.callbacks:
             callback.after_epoch(state, result)
 
     def after_training(self, state: TrainingState) -> None:
+        """Call all of them after the last step."""
         for callback in self.callbacks:
             callback.after_training(state)

@@ -23,17 +23,23 @@ class CaptureCallback(Callback):
     @property
     def notices(self) -> tuple[str, ...]:
         """What the profilers could not record."""
-        return tuple(notice for profiler in self.profilers for notice in profiler.notices)
+        notices: list[str] = []
+        for profiler in self.profilers:
+            notices += profiler.notices
+        return tuple(notices)
 
     def before_training(self, state: TrainingState) -> None:
+        """Start the profilers with the number of the next step."""
         for profiler in self.profilers:
             profiler.start(state.position.step)
 
     def after_row(self) -> None:
+        """Advance the profilers by a step."""
         self.timer.switch("logging")
         for profiler in self.profilers:
             profiler.step()
 
     def close(self) -> None:
+        """Stop the profilers, which write what they recorded."""
         for profiler in self.profilers:
             profiler.stop()

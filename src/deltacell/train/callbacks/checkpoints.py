@@ -50,14 +50,17 @@ class CheckpointCallback(Callback):
         self._saved = time.monotonic()
 
     def before_training(self, state: TrainingState) -> None:
+        """Begin to count the minutes until the next checkpoint."""
         self._saved = time.monotonic()
 
     def after_step(self, state: TrainingState, result: StepResult) -> None:
+        """Ask all ranks to save if it is time for a checkpoint."""
         minutes = self.config.checkpoint_every_minutes
         if minutes is not None and time.monotonic() - self._saved >= 60 * minutes:
             self.requests.ask_to_save()
 
     def after_request(self, state: TrainingState, request: StepRequest, *, ends: bool) -> None:
+        """Save if a rank asked for it, after so many steps, and before the attempt ends."""
         every = self.config.checkpoint_every_steps
         is_due = request.save or (every is not None and state.position.step % every == 0)
         # The end of an epoch saves anyway, after the validation.
@@ -66,6 +69,7 @@ class CheckpointCallback(Callback):
             self.save(state)
 
     def after_epoch(self, state: TrainingState, result: EpochResult) -> None:
+        """Write the metrics, and save with the metric of the validation."""
         self.timer.switch("checkpoint")
         if self.directory is not None:
             self.directory.write_metrics(state.rows)

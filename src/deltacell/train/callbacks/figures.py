@@ -20,6 +20,7 @@ class FiguresCallback(Callback):
         self.timer = timer
 
     def after_epoch(self, state: TrainingState, result: EpochResult) -> None:
+        """Draw the figures if this epoch is one that has them."""
         n_epochs = state.position.epoch
         if n_epochs % self.every:
             return

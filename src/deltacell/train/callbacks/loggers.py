@@ -21,9 +21,11 @@ PARTS = ("train_", "validation_")
 class Service(Protocol):
     """A service that keeps metrics by step."""
 
-    def write(self, metrics: dict[str, float], step: int) -> None: ...
+    def write(self, metrics: dict[str, float], step: int) -> None:
+        """Keep the metrics of a step."""
 
-    def finish(self) -> None: ...
+    def finish(self) -> None:
+        """Send what is left, and end."""
 
 
 class LoggerCallback(Callback):
@@ -34,12 +36,14 @@ class LoggerCallback(Callback):
         self.timer = timer
 
     def after_epoch(self, state: TrainingState, result: EpochResult) -> None:
+        """Write the metrics of the epoch to all services."""
         self.timer.switch("logging")
         metrics = logged_metrics(result.row)
         for service in self.services:
             service.write(metrics, state.position.step)
 
     def close(self) -> None:
+        """End all services."""
         for service in self.services:
             service.finish()
 
@@ -86,9 +90,11 @@ class _TensorBoard:
         self._logger = TensorBoardLogger(run, TENSORBOARD, version="")
 
     def write(self, metrics: dict[str, float], step: int) -> None:
+        """Keep the metrics of a step."""
         self._logger.log_metrics(metrics, step=step)
 
     def finish(self) -> None:
+        """Send what is left, and end."""
         self._logger.finalize("success")
 
 
@@ -106,9 +112,11 @@ class _Wandb:
         )
 
     def write(self, metrics: dict[str, float], step: int) -> None:
+        """Keep the metrics of a step."""
         self._run.log(metrics, step=step)
 
     def finish(self) -> None:
+        """Send what is left, and end."""
         self._run.finish()
 
 
@@ -123,7 +131,9 @@ class _MLflow:
         mlflow.start_run(run_name=run.name)
 
     def write(self, metrics: dict[str, float], step: int) -> None:
+        """Keep the metrics of a step."""
         self._mlflow.log_metrics(metrics, step=step)
 
     def finish(self) -> None:
+        """Send what is left, and end."""
         self._mlflow.end_run()

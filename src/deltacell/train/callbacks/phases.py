@@ -37,9 +37,11 @@ class PhaseCallback(Callback):
         self.timer.flush(self.folder, self.rank, self.attempt)
 
     def after_training(self, state: TrainingState) -> None:
+        """Write the last rows."""
         self.flush()
 
     def close(self) -> None:
+        """Write what is left after an error."""
         # An error of the training must not be hidden by one of the disk.
         with suppress(DeltacellError):
             self.flush()

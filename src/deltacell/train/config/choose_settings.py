@@ -21,7 +21,7 @@ MODEL = "pair_trees"
 
 def suited_config(overrides: Sequence[str], folder: Where = None) -> tuple[Config, dict[str, Any]]:
     """Return a config for data without a model, and the settings that were chosen for it."""
-    given = {text.partition("=")[0].lstrip("+") for text in overrides}
+    keys = {text.partition("=")[0].lstrip("+") for text in overrides}
     config = compose([f"model={MODEL}", *overrides], folder=folder)
     chosen: dict[str, Any] = {"data.screen_genes_only": True}
     if config.data.folder is not None:
@@ -42,5 +42,5 @@ def suited_config(overrides: Sequence[str], folder: Where = None) -> tuple[Confi
     if len(screen) > MOST_GENOTYPES:
         chosen["data.subset"] = MOST_GENOTYPES
     chosen |= config.model.settings_for(cell, screen)
-    chosen = {key: value for key, value in chosen.items() if key not in given}
+    chosen = {key: value for key, value in chosen.items() if key not in keys}
     return with_settings(config, chosen), {"model": config.model.name, **chosen}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_module
@@ -55,7 +55,7 @@ def compose(overrides: Sequence[str] = (), *, folder: Where = None) -> Config:
     return config
 
 
-def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
+def with_settings(config: Config, settings: Mapping[str, object]) -> Config:
     """Return a checked config with other values of some keys, such as ``trainer.devices``."""
     changed = OmegaConf.structured(config)
     present = with_present_keys(settings, config.model)

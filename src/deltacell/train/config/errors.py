@@ -51,6 +51,7 @@ def _config_error(error: BaseException, where: Where) -> InputError:
 
 
 def unknown_key(name: str, where: Where = None) -> InputError:
+    """Return the error for a key that no config has, or not one with this model or loss."""
     what = f"unknown key '{name}'"
     if name in all_keys():
         part = name.partition(".")[0]

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 from deltacell.base.errors import InputError, did_you_mean
 from deltacell.models import registry
@@ -28,12 +27,12 @@ def choices(group: str) -> list[str]:
 
 def keys_of(owner: type, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield the keys of a dataclass, such as ``trainer.devices``, and their types."""
-    for one in fields(owner):
-        default = one.default if one.default_factory is MISSING else one.default_factory()
+    for field in fields(owner):
+        default = field.default if field.default_factory is MISSING else field.default_factory()
         if is_dataclass(default):
-            yield from keys_of(type(default), f"{prefix}{one.name}.")
+            yield from keys_of(type(default), f"{prefix}{field.name}.")
         else:
-            yield f"{prefix}{one.name}", str(one.type)
+            yield f"{prefix}{field.name}", str(field.type)
 
 
 @cache
@@ -59,6 +58,7 @@ def keys_for(word: str) -> Mapping[str, str]:
     return all_keys() if word.startswith("model.") else base_keys()
 
 
-def unknown_name(key: str, name: Any, names: Sequence[str]) -> InputError:
+def unknown_name(key: str, name: object, names: Sequence[str]) -> InputError:
+    """Return the error for a name that is not among the names that a key may have."""
     what = f"unknown {key} '{name}'{did_you_mean(str(name), names)}; expected one of "
     return InputError(what + ", ".join(names), code="unknown-name", key=key)

@@ -26,13 +26,13 @@ class ConfigWithMovedKeys(Config):
         """Return the config without former keys, whose values are not in it."""
         return Config(**{field.name: getattr(self, field.name) for field in fields(Config)})
 
-    def moved_settings(self) -> dict[str, Any]:
+    def moved_settings(self) -> dict[str, object]:
         """Return the values of the former keys that are used."""
         values = {key: getattr(self, key) for key in MOVED_KEYS}
         return {key: value for key, value in values.items() if value is not None}
 
 
-def with_present_keys(settings: Mapping[str, Any], model: ModelConfig) -> dict[str, Any]:
+def with_present_keys(settings: Mapping[str, object], model: ModelConfig) -> dict[str, object]:
     """Return settings with present keys, and warn for former ones."""
     present = {}
     for key, value in settings.items():

@@ -22,7 +22,8 @@ def parse_override(text: str) -> Override:
     """Parse an override without the pluses that Hydra asks for, and check its form and key."""
     try:
         override = OverridesParser.create().parse_override(text.lstrip("+"))
-        name, value = override.key_or_group, override.value()
+        name = override.key_or_group
+        value = override.value()
         is_name = isinstance(value, str) or (name == "ablation" and isinstance(value, list))
         is_plain = not (override.is_delete() or override.package or override.is_sweep_override())
         if not is_plain or (name in GROUPS and not is_name):

@@ -43,21 +43,21 @@ def _from_yaml(text: str) -> Config:
         unsafe = isinstance(event, yaml.ScalarEvent) and "${" in event.value
         if unsafe or isinstance(event, yaml.AliasEvent):
             raise ValueError(f"aliases and references, line {event.start_mark.line + 1}")
-    given = OmegaConf.create(text)
-    if not isinstance(given, DictConfig):
+    saved = OmegaConf.create(text)
+    if not isinstance(saved, DictConfig):
         raise ValueError("expected keys with values")
-    model = _saved_model(OmegaConf.select(given, "model.name"))
-    loss = registry.loss_class(OmegaConf.select(given, "loss.name"))()
-    _upgrade(given, model)
+    model = _saved_model(OmegaConf.select(saved, "model.name"))
+    loss = registry.loss_class(OmegaConf.select(saved, "loss.name"))()
+    _upgrade(saved, model)
     defaults = OmegaConf.structured(Config(model=model, loss=loss))
-    for key, value in given.model.items():
+    for key, value in saved.model.items():
         if isinstance(value, DictConfig):
             # A saved mapping replaces the default one, which `merge` would add to it.
             defaults.model[key] = {}
-    return checked(OmegaConf.merge(defaults, given))
+    return checked(cast(DictConfig, OmegaConf.merge(defaults, saved)))
 
 
-def _saved_model(name: Any) -> ModelConfig:
+def _saved_model(name: object) -> ModelConfig:
     if name in registry.names():
         return registry.config_class(name)()
     if not isinstance(name, str):

@@ -147,4 +147,5 @@ class Config:
 
     @property
     def ranks(self) -> int:
+        """The number of processes that train together."""
         return self.trainer.devices * self.trainer.nodes
