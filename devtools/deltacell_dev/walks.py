@@ -107,7 +107,7 @@ def returns(steps: Sequence[Step]) -> dict[str, int]:
 
 
 def _training(folder: Path) -> Callable[[], object]:
-    from deltacell.train.compose import compose
+    from deltacell.train.config.compose import compose
     from deltacell.train.run import train
 
     return lambda: train(compose([*SETTINGS, f"directory={folder / 'run'}"]))
@@ -122,7 +122,7 @@ def _explanation(folder: Path) -> Callable[[], object]:
 
 
 def _ranking(folder: Path) -> Callable[[], object]:
-    from deltacell.api.verbs import rank
+    from deltacell.api.rank import rank
 
     run = folder / "run"
     _training(folder)()

@@ -6,7 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deltacell.api.verbs import Ranked, Run, ScoreExplanation, evaluate, fit, rank, why
+    from deltacell.api.evaluate import evaluate
+    from deltacell.api.fit import fit
+    from deltacell.api.rank import Ranked, rank
+    from deltacell.api.run import Run
+    from deltacell.api.start import Started, start
+    from deltacell.api.why import ScoreExplanation, why
     from deltacell.base.errors import DeltacellError, InputError
     from deltacell.cell import Cell, Feature, Genes, Metabolism, Relation
     from deltacell.models import Dango, HeteroCell
@@ -21,7 +26,12 @@ _HOME = {
     "models.pairs": ("PairCell", "PairTrees"),
     "profile.explain": ("Explanation", "explain"),
     "screen": ("Batch", "Coverage", "Genotypes", "Loader", "Screen", "Split", "StudyCoverage"),
-    "api.verbs": ("Ranked", "Run", "ScoreExplanation", "evaluate", "fit", "rank", "why"),
+    "api.evaluate": ("evaluate",),
+    "api.fit": ("fit",),
+    "api.rank": ("Ranked", "rank"),
+    "api.run": ("Run",),
+    "api.start": ("Started", "start"),
+    "api.why": ("ScoreExplanation", "why"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
@@ -35,9 +45,10 @@ __all__ += [
     "ScoreExplanation",
     "Screen",
     "Split",
+    "Started",
     "StudyCoverage",
 ]
-__all__ += ["evaluate", "explain", "fit", "rank", "why"]
+__all__ += ["evaluate", "explain", "fit", "rank", "start", "why"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,8 @@
 """The verbs on objects: what a notebook does, and that the command line sees the same runs."""
 
 import dataclasses
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -11,7 +13,6 @@ import pytest
 import torch
 
 import deltacell as dc
-from deltacell.api.start import steps
 from deltacell.cli.app import app
 from deltacell.data.import_folder import Imported
 from deltacell.models import registry
@@ -19,7 +20,7 @@ from deltacell.profile import explain as profile_explain
 from deltacell.profile.fit_phases import read_fit_phases
 from deltacell.screen.genotypes import Genotypes
 from deltacell.train.config.choose_settings import suited_config
-from deltacell.train.config.compose import compose, with_settings
+from deltacell.train.config.compose import with_settings
 
 
 def typed(*words: str) -> int:
@@ -87,7 +88,8 @@ def test_public_names_mean_one_thing(made):
     [
         ("evaluate", "evaluate", "evaluation", "evaluate_predictions"),
         ("evaluate", "Bootstrap", "evaluation", "Bootstrap"),
-        ("evaluate.figures", "draw_figures", "evaluation.figures", "draw_figures"),
+        ("evaluate", "draw_figures", "api.figures", "draw_figures"),
+        ("evaluate.figures", "draw_figures", "api.figures", "draw_figures"),
         ("screen.import_folder", "import_folder", "data.import_folder", "import_folder"),
     ],
 )
@@ -305,27 +307,6 @@ def test_settings_suit_the_model_and_the_size_of_the_screen(made, tmp_path, refu
     refused("out-of-range", with_settings, config, {"trainer.epochs": 0})
 
 
-@pytest.mark.parametrize("model", ["dango", "boosted_trees"])
-def test_start_uses_the_settings_of_the_model_that_is_named(made, tmp_path, model):
-    cell, screen, *_ = made
-    relations = ["physical", "regulatory"]
-    (tmp_path / "tables").mkdir()
-    out, told = tmp_path / "out", []
-    todo = steps(tmp_path / "tables", out, 10, [f"model={model}"], told.append)
-    next(todo)
-    Imported(cell.with_relations(relations), {"few": screen.take(range(60))}).save(out / "data")
-    words = next(todo)[2][1:]
-    config = compose(words)
-    assert config == suited_config(words)[0]
-    if model == "dango":
-        assert config.model.relations == relations
-        assert config.model.lambdas.items() >= dict.fromkeys(relations, 1.0).items()
-        assert config.data.batch_size == 32
-    else:
-        assert config.model == registry.config_class(model)()
-        assert "ranking" in told[0]
-
-
 def test_train_without_an_experiment_picks_one_and_says_so(made, tmp_path, capsys):
     cell, screen, *_ = made
     both = dc.Screen.concat([screen, screen.take(range(10))])
@@ -342,3 +323,35 @@ def test_train_without_an_experiment_picks_one_and_says_so(made, tmp_path, capsy
     assert typed("train", *words) == 0
     assert "pair_trees" in capsys.readouterr().err
     assert dc.Run(tmp_path / "run").config.data.screen == "many"
+
+
+WITHOUT_REPORT = """
+import sys
+
+class NoReport:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("deltacell.report"):
+            raise ImportError(f"{name} is not needed to compute")
+
+sys.meta_path.insert(0, NoReport())
+
+import deltacell.api.evaluate, deltacell.api.fit, deltacell.api.rank, deltacell.api.start
+from deltacell.cell import Cell
+from deltacell.evaluation import Bootstrap, baselines, evaluate_predictions
+from deltacell.evaluation.figure_values import figure_values
+from deltacell.screen import Screen, Split
+
+cell = Cell.synthetic("demo")
+screen = Screen.synthetic(cell, n=200)
+split = Split.random(screen)
+predictions = baselines(cell, screen, split, ["additive"])
+figure_values(cell, screen, split, predictions)
+evaluation = evaluate_predictions(cell, screen, split, predictions, bootstrap=Bootstrap(5))
+print(evaluation.to_json()["verdicts"][0]["best"])
+"""
+
+
+def test_computing_does_not_need_what_renders():
+    command = [sys.executable, "-c", WITHOUT_REPORT]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "additive", done.stderr

@@ -132,8 +132,10 @@ def isozymes(facts):
 
 
 def never_measured(facts):
+    sizes = Counter(term for terms in facts.terms.values() for term in terms)
+    small = {term for term, size in sizes.items() if size <= 20}
     pairs = combinations(sorted(facts.terms), 2)
-    return {p for p in pairs if facts.terms[p[0]] & facts.terms[p[1]]} - facts.measured
+    return {p for p in pairs if facts.terms[p[0]] & facts.terms[p[1]] & small} - facts.measured
 
 
 def regulators(facts):

@@ -16,6 +16,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,8 +29,9 @@ from typer.testing import CliRunner
 
 from deltacell import Screen
 from deltacell.cli.app import app
-from deltacell.evaluation import runs as evaluation
+from deltacell.evaluation import fitted_baselines
 from deltacell.models import DangoLoss, LossValue
+from deltacell.train import modes
 from deltacell.train import run as running
 from deltacell.train.config.compose import compose
 
@@ -153,9 +155,9 @@ def run_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     Synthetic screens have so many genotypes, unless a line asks for another number, and trainings
     have no more epochs, or 100 trees.
     """
-    whole, train, most = Screen.synthetic, running.train, [1]
+    whole, most = Screen.synthetic, [1]
 
-    def shorter(config: Any, **options: Any) -> Any:
+    def shorter(train: Callable[..., Any], config: Any, **options: Any) -> Any:
         trainer = replace(config.trainer, epochs=min(config.trainer.epochs, most[0]))
         model = config.model
         if hasattr(model, "rounds"):
@@ -189,9 +191,9 @@ def run_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
             said += done.output
         return said
 
-    for module in (running, evaluation):
-        monkeypatch.setattr(module, "train", shorter)
-    monkeypatch.setattr(running, "subprocess", SimpleNamespace(run=mode))
+    for module, name in ((running, "train"), (fitted_baselines, "fit_predictor")):
+        monkeypatch.setattr(module, name, partial(shorter, getattr(module, name)))
+    monkeypatch.setattr(modes, "subprocess", SimpleNamespace(run=mode))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from deltacell.api import verbs
+from deltacell.api import rank
 from deltacell.base import memory
 from deltacell.base.memory import NotEnoughMemoryError, check_limit, lacks_memory, needed_bytes
 
@@ -19,7 +19,9 @@ def predict(run, out, limit):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+# The limit itself is tried by three processes; what is said of it is tested below, in this one.
 @pytest.mark.slow
+@pytest.mark.full
 def test_what_is_said_to_be_needed_suffices_and_less_is_refused_at_once(runs, tmp_path):
     needed, out = needed_bytes(), tmp_path / "out.parquet"
     for limit in (3_000_000 * 1024, 1_000_000_000):
@@ -68,7 +70,7 @@ def test_a_signal_ends_a_ranking_that_is_still_loading(tmp_path, monkeypatch):
         seen.append(signal.getsignal(signal.SIGTERM))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(verbs, "load_runs", load)
+    monkeypatch.setattr(rank, "load_runs", load)
     with pytest.raises(KeyboardInterrupt):
-        verbs.rank(os.fspath(tmp_path))
+        rank.rank(os.fspath(tmp_path))
     assert seen == [before]

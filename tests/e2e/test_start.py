@@ -52,7 +52,7 @@ def test_two_tables_become_a_page_however_often_it_was_stopped(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("deltacell.api.verbs.evaluate", stop)
+        patched.setattr("deltacell.api.start.evaluate", stop)
         assert start(tables, out) == 130
     assert str(read_run(out / "run").status) == "finished"
     assert not (out / "ranking.html").exists()

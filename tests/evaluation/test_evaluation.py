@@ -7,10 +7,17 @@ import numpy as np
 import pytest
 import torch
 
+from deltacell.api.figures import draw_figures
 from deltacell.cell import Cell, Genes, Relation
-from deltacell.evaluation import METRICS, Bootstrap, baselines, draw_figures, evaluate_predictions
-from deltacell.evaluation.figures import calibration, residual_by_degree
-from deltacell.evaluation.metrics import Column, replicate_ceiling
+from deltacell.evaluation import (
+    METRICS,
+    Bootstrap,
+    baselines,
+    evaluate_predictions,
+    replicate_ceiling,
+)
+from deltacell.evaluation.figure_values import calibration, residual_by_degree
+from deltacell.evaluation.metrics import Column
 from deltacell.models import Prediction
 from deltacell.report.evaluate import markdown_evaluation, print_evaluation
 from deltacell.screen import Genotypes, Screen, Split
@@ -118,7 +125,7 @@ def test_level_predictors_chance_and_constants(cell, screen, split, predictions)
     constant = {name: np.zeros(len(good)) for name in ("a", "b")}
     none = evaluate_predictions(cell, screen, split, constant, bootstrap=FEW).verdicts[0]
     assert (none.best, none.above_chance) == (None, False)
-    assert "No predictor" in none.sentence
+    assert (none.beats, none.level) == ((), ())
 
 
 def test_the_result_is_plain_json_and_the_same_again(evaluation, cell, screen, split, predictions):
@@ -301,13 +308,16 @@ def test_all_figures_go_into_one_folder_and_are_the_same_again(
 def test_calibration_is_the_means_of_bins():
     predicted = np.repeat([0.0, 1.0, 2.0], 4)
     measured = np.array([0, 2, 0, 2, 1, 1, 1, 1, 5, 5, 5, 5], dtype=float)
-    means, said = calibration(predicted, measured, bins=3)
-    np.testing.assert_allclose(means[:2], [[0, 1, 2], [1, 1, 5]])
-    np.testing.assert_allclose(means[2], [np.std([0, 2, 0, 2], ddof=1) / 2, 0, 0])
-    assert said == f"slope {np.polyfit(predicted, measured, 1)[0]:.2f}"
+    bins = calibration(predicted, measured, bins=3)
+    np.testing.assert_allclose([bins.predicted, bins.measured], [[0, 1, 2], [1, 1, 5]])
+    expected_error = [np.std([0, 2, 0, 2], ddof=1) / 2, 0, 0]
+    np.testing.assert_allclose(bins.standard_error, expected_error)
+    assert bins.slope == pytest.approx(np.polyfit(predicted, measured, 1)[0])
     measured = np.linspace(-1, 1, 50)
-    for scale, words in ((0.0, "no slope"), (1e-4, "0.01% of the measured one"), (0.02, "50.00")):
-        assert words in calibration(0.3 + scale * measured, measured)[1]
+    for scale, slope in ((0.0, None), (1e-4, None), (0.02, 50)):
+        bins = calibration(0.3 + scale * measured, measured)
+        assert bins.deviation_share == pytest.approx(scale, abs=1e-12)
+        assert bins.slope == (None if slope is None else pytest.approx(slope))
 
 
 def test_residuals_go_to_the_degree_of_each_gene():
@@ -316,12 +326,9 @@ def test_residuals_go_to_the_degree_of_each_gene():
         Relation.from_edges("d", [0], [1], n_genes=4, directed=True),
     ]
     cell, genotypes = Cell(["a", "b", "c", "d"], relations), Genotypes.of([(0, 3), (0,), (3,)])
-    degree, low, mean, high, rms = residual_by_degree(
-        cell,
-        genotypes,
-        np.array([1.0, 3.0, -1.0]),
-        bins=2,
-    )
-    np.testing.assert_allclose(degree, [0, 3])
-    np.testing.assert_allclose([low, mean, high], [[-0.5, 1.5], [0, 2], [0.5, 2.5]])
-    np.testing.assert_allclose(rms, [1, np.sqrt(5)])
+    bins = residual_by_degree(cell, genotypes, np.array([1.0, 3.0, -1.0]), bins=2)
+    np.testing.assert_allclose(bins.degree, [0, 3])
+    np.testing.assert_allclose(bins.lower_quartile, [-0.5, 1.5])
+    np.testing.assert_allclose(bins.mean, [0, 2])
+    np.testing.assert_allclose(bins.upper_quartile, [0.5, 2.5])
+    np.testing.assert_allclose(bins.root_mean_square, [1, np.sqrt(5)])

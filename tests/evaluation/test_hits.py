@@ -8,7 +8,7 @@ import torch
 
 from deltacell.cell import Cell
 from deltacell.evaluation import Bootstrap, TestedZeros, evaluate_predictions
-from deltacell.evaluation.evaluation import positives
+from deltacell.evaluation.hits import positives
 from deltacell.evaluation.metrics import Column, Weights, precision_of_first
 from deltacell.models import Prediction
 from deltacell.report.evaluate import markdown_evaluation
@@ -49,11 +49,11 @@ SIGN = {"sign": np.array([-1, -1, 1, 1, 0, -1], dtype=np.int8)}
 def test_what_is_a_positive(pairs, score, columns, threshold, among, label):
     found = positives(pairs(score, **columns), np.arange(6), threshold)
     np.testing.assert_array_equal(found.label, label)
-    told = found.about
-    assert (told["among"], told["positives"]) == (among, np.nansum(label))
-    assert told["rows"] == 6 - told["left_out"] == np.isfinite(label).sum()
+    facts = found.facts
+    assert (facts.among, facts.positives) == (among, np.nansum(label))
+    assert facts.rows == 6 - facts.left_out == np.isfinite(label).sum()
     if among == "tested":
-        assert (told["largest_p"] is None) == ("p_value" not in columns)
+        assert (facts.largest_p is None) == ("p_value" not in columns)
 
 
 @pytest.fixture(scope="module")
@@ -111,15 +111,16 @@ def test_the_true_chances_are_calibrated_on_the_grid_and_find_hits(hits):
     assert scores["score"]["auroc_hit"].value != expected
     assert scores["score"]["auroc_negative"].value == scores["truth"]["auroc_negative"].value
     table = tested.calibration["truth"]
-    for by in ("by_score", "by_hit"):
-        total = sum(one["sets"] for one in table[by])
-        assert total == pytest.approx(len(split.test) + n_zeros)
-        hits_found = sum(one["sets"] * one["measured_hits"] for one in table[by])
-        assert hits_found == pytest.approx(len(split.test))
-    for one in table["by_hit"]:
-        error = np.sqrt(one["predicted_hits"] * (1 - one["predicted_hits"]) / one["sets"])
-        assert abs(one["measured_hits"] - one["predicted_hits"]) < 6 * error * zeros.weight
-    assert tested.calibration["score"]["by_hit"] is None
+    for bins in (table.by_score, table.by_hit):
+        n_sets = sum(row.sets for row in bins)
+        assert n_sets == pytest.approx(len(split.test) + n_zeros)
+        n_hits = sum(row.sets * row.measured_hits for row in bins)
+        assert n_hits == pytest.approx(len(split.test))
+    for row in table.by_hit:
+        error = np.sqrt(row.predicted_hits * (1 - row.predicted_hits) / row.sets)
+        assert abs(row.measured_hits - row.predicted_hits) < 6 * error * zeros.weight
+    assert tested.calibration["score"].by_hit is None
+    assert {row.predicted_hits for row in tested.calibration["score"].by_score} == {None}
     # Among hits the size given a hit counts.
     assert result.test.scores["truth"]["pearson"].value == pytest.approx(1)
     assert scores["truth"]["pearson"].value < 0.9

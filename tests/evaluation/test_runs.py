@@ -11,13 +11,14 @@ import torch
 
 from deltacell.cell import Cell, Genes
 from deltacell.evaluation import Bootstrap, baselines
-from deltacell.evaluation.runs import (
+from deltacell.evaluation.other_screen import (
     IN_TRAINING,
     NO_INTERACTION,
     TOO_LARGE,
-    evaluate_runs,
     untrained,
 )
+from deltacell.evaluation.rows import EvaluationOptions
+from deltacell.evaluation.runs import evaluate_runs
 from deltacell.models.baselines import Additive
 from deltacell.models.baselines.config import BoostedTreesConfig
 from deltacell.models.interface import TargetScale
@@ -42,7 +43,9 @@ def copied(runs, tmp_path):
 
 
 def evaluated(paths, names=CLOSED_FORMS, **options):
-    return evaluate_runs(paths, baselines=names, bootstrap=FEW, progress=False, **options)
+    return evaluate_runs(
+        paths, baselines=names, options=EvaluationOptions(bootstrap=FEW, **options)
+    )
 
 
 def test_the_best_weights_score_rows_in_the_unit_of_the_screen(runs):
@@ -104,7 +107,7 @@ def test_baselines_are_fitted_once_and_kept_as_runs(copied, monkeypatch):
     np.testing.assert_array_equal(itself.score.numpy(), once.predictions["additive"])
     # Another version may learn something else, so it has another key.
     fits.clear()
-    monkeypatch.setattr("deltacell.evaluation.runs.version", lambda name: "0.0.0")
+    monkeypatch.setattr("deltacell.evaluation.fitted_baselines.version", lambda name: "0.0.0")
     evaluated([copied], ["additive"])
     assert len(fits) == 1
 
@@ -176,7 +179,8 @@ def test_every_set_that_was_trained_on_is_left_out_whatever_the_order_of_its_gen
     turned = [[11 - int(b), 11 - int(a)] for a, b in data.screen.genotypes]
     more, score = [[11, 10, 9], [0, 12], [0, 1]], np.array([*np.zeros(n), 0.5, 0.5, 0.5])
     screen = Screen.build(genes, Genotypes.of([*turned, *more]), score=score)
-    found, split, counts = untrained(screen, data)
+    other = untrained(screen, data)
+    found, split, counts = other.screen, other.split, other.counts
     kept, test = (
         {frozenset(s.tolist()) for s in whole.genotypes.take(torch.tensor(rows))}
         for whole, rows in ((found, split.test), (data.screen, data.split.test))
@@ -190,7 +194,8 @@ def test_every_set_that_was_trained_on_is_left_out_whatever_the_order_of_its_gen
     sets = Genotypes.of([[9, 10], [0, 11], [10, 11], [8, 11]])
     phenotypes = ["interaction"] * 3 + ["fitness"]
     screen = Screen.build(data.cell.genes, sets, score=0.1, phenotype=phenotypes)
-    found, split, counts = untrained(screen, data)
+    other = untrained(screen, data)
+    found, split, counts = other.screen, other.split, other.counts
     sets = [s.tolist() for s in found.genotypes.take(torch.tensor(split.test))]
     assert split.unseen.tolist() == [len(set(s) - seen) for s in sets]
     assert counts.dropped[NO_INTERACTION] == 1

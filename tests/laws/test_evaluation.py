@@ -11,7 +11,8 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from deltacell.cell import Cell
 from deltacell.evaluation import METRICS, Bootstrap, Estimate, evaluate_predictions
-from deltacell.evaluation.metrics import Column, Weights, _rank, not_additive
+from deltacell.evaluation.additivity import _rank, not_additive
+from deltacell.evaluation.metrics import Column, Weights
 from deltacell.screen import Genotypes, Screen, Split
 
 seeds = st.integers(0, 9999)
@@ -148,7 +149,7 @@ def test_resamples_depend_neither_on_the_order_of_rows_nor_on_blocks(seed):
     different, first = np.unique(keys, return_index=True)
     np.testing.assert_array_equal(weights[:, first].sum(axis=1), len(different))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("deltacell.evaluation.metrics._NUMBERS_A_BLOCK", 100)
+        patch.setattr("deltacell.evaluation.bootstrap._NUMBERS_PER_BLOCK", 100)
         blocks = list(bootstrap.weights(keys[:, None]))
     assert len(blocks) == 7
     np.testing.assert_array_equal(np.concatenate(blocks), weights)

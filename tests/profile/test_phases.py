@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from deltacell.base.errors import StoreError
+from deltacell.profile import phases
 from deltacell.profile.limits import limits_sentence
 from deltacell.profile.phase_rows import COLUMNS, PHASES, PhaseSummary, read_phases, unevenness
 from deltacell.profile.phases import NoTimer, PhaseTimer
@@ -41,6 +42,21 @@ def test_a_row_holds_the_time_of_each_phase_also_of_one_that_failed(tmp_path):
     assert facts.items() <= row.items()
     times = {name: round(1e3 * x) for name, x in row.items() if name.endswith("_s") and x}
     assert times == {"wall_s": 4, "other_s": 1, "backward_s": 2, "validation_s": 1}
+
+
+def test_rows_are_added_to_a_file_until_it_is_full(tmp_path, monkeypatch):
+    monkeypatch.setattr(phases, "_ROWS_OF_PART", 7)
+    timer = PhaseTimer(clock=clock())
+    for step in range(1, 11):
+        a_step(timer, step)
+        timer.flush(tmp_path, 0, 0)
+        assert read_phases(tmp_path)["step"].to_list() == list(range(1, step + 1))
+    a_step(timer, 1)
+    timer.flush(tmp_path, 0, 1)
+    names = sorted(file.name for file in tmp_path.iterdir())
+    parts = ("attempt0-part0", "attempt0-part1", "attempt1-part0")
+    assert names == [f"rank0-{part}.parquet" for part in parts]
+    assert [len(pl.read_parquet(tmp_path / name)) for name in names] == [7, 3, 1]
 
 
 def write_attempt(folder, attempt, steps, rank=0, between=()):

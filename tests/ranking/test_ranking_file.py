@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from deltacell.api.verbs import Ranked
+from deltacell.api.rank import Ranked
 from deltacell.base.errors import InputError
 from deltacell.cell import Cell
 from deltacell.cell.annotation import Annotation

@@ -8,9 +8,16 @@ import pytest
 
 from deltacell.cell import Genes
 from deltacell.ranking import request as module
-from deltacell.ranking.request import Request, gene_indices, gene_texts, read_sets, subject_of
+from deltacell.ranking.request import (
+    Request,
+    RunFacts,
+    gene_indices,
+    gene_texts,
+    read_sets,
+    subject_of,
+)
+from deltacell.ranking.sentences import sentences
 from deltacell.ranking.status import STATUSES
-from deltacell.report.page import sentences
 from deltacell.screen.genotypes import sorted_matrix
 from deltacell.train.config.compose import compose
 from deltacell.train.data import load_data
@@ -130,7 +137,7 @@ def test_what_is_wrong_is_said_with_its_line(tmp_path, text, line, code, refused
     assert refused(code, sets_of, tmp_path, text).line == line
 
 
-FACTS = {"name": "demo", "seed": 0, "finished": True, "model": "dango", "sha256": "0" * 64}
+FACTS = RunFacts("demo", 0, "dango", "best.pt", "0" * 64, finished=True, validation_pearson=0.5)
 COUNTS = {"lowest": 5, "highest": 4, "listed": 0}
 
 
@@ -147,9 +154,8 @@ def run():
 
 @pytest.fixture
 def made(run, monkeypatch):
-    facts = {**FACTS, "validation_pearson": 0.5}
-    monkeypatch.setattr(module, "_facts", lambda run, label, weights: dict(facts))
-    monkeypatch.setattr(module, "labels_of", lambda runs: [FACTS["name"]] * len(runs))
+    monkeypatch.setattr(module, "_facts", lambda run, label, weights: FACTS)
+    monkeypatch.setattr(module, "labels_of", lambda runs: [FACTS.name] * len(runs))
     return lambda *args, **named: subject_of([run], Request(*args, **named))
 
 
@@ -188,13 +194,13 @@ def test_warnings_are_given_where_they_are_due(run, made):
     for changes, warnings in (
         ({"untrained": 3}, 1),
         ({}, 0),
-        ({"runs": [{**facts, "validation_pearson": 0.099}]}, 1),
-        ({"runs": [{**facts, "validation_pearson": float("nan")}]}, 1),
-        ({"runs": [{**facts, "validation_pearson": None}]}, 0),
-        ({"runs": [{**facts, "finished": False}]}, 1),
+        ({"runs": [replace(facts, validation_pearson=0.099)]}, 1),
+        ({"runs": [replace(facts, validation_pearson=float("nan"))]}, 1),
+        ({"runs": [replace(facts, validation_pearson=None)]}, 0),
+        ({"runs": [replace(facts, finished=False)]}, 1),
         ({"trained_sizes": {3}}, 1),
         ({"trained_sizes": set(), "runs": [facts] * 2}, 1),
     ):
         changed = replace(subject, **{"untrained": 0, **changes})
-        said = sentences("ranking.txt", subject=changed, counts=COUNTS)[2:]
-        assert sum(sentence.startswith("Beware") for sentence in said) == warnings
+        texts = sentences(changed, COUNTS)
+        assert sum(text.startswith("Beware") for text in texts) == warnings

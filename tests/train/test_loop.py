@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import laws
 import numpy as np
 import pytest
 import torch
@@ -24,9 +26,11 @@ from deltacell.train.devices import make_fabric
 from deltacell.train.finite import LOOK_EVERY, FiniteGuard
 from deltacell.train.limits import MODE_STEPS
 from deltacell.train.loop import Loop
+from deltacell.train.optimizers import build_optimizer
 from deltacell.train.position import Position
 from deltacell.train.predictor import TrainedPredictor, build_model
 from deltacell.train.run import train
+from deltacell.train.run_directory import resumed_config
 from deltacell.train.schedule import LearningRate
 from deltacell.train.signals import StopSignals
 from deltacell.train.task import Task, Validation
@@ -379,3 +383,50 @@ class TestSchedule:
         rate = loop.step.rate(loop.state.position)
         assert {group["lr"] for group in loop.state.optimizer.param_groups} == {rate}
         assert loop.state.rows[-1]["lr"] == rate < loop.step.rate.initial
+
+
+class TestOptimizers:
+    @pytest.mark.parametrize(
+        ("name", "options"),
+        [("Adam", {"betas": [0.8, 0.99]}), ("SGD", {"momentum": 0.9, "nesterov": True})],
+    )
+    def test_a_resumed_run_has_the_weights_of_one_that_never_stopped(self, small, name, options):
+        """Also with an optimizer that keeps another state than AdamW."""
+
+        def config_of(run: str, *words: str) -> Config:
+            config = small("schedule=constant", *words, run=run)
+            return replace(config, optimizer=replace(config.optimizer, name=name, options=options))
+
+        whole = train(config_of("whole")).path
+        path = train(config_of("short", "trainer.epochs=1")).path
+        train(resumed_config(path, ["trainer.epochs=2"]), resume=path)
+        states = [Checkpoints(run / "checkpoints").load() for run in (whole, path)]
+        assert laws.bits_of(states[0]["model"]) == laws.bits_of(states[1]["model"])
+        assert laws.bits_of(states[0]["optimizer"]) == laws.bits_of(states[1]["optimizer"])
+
+    def test_it_is_the_class_that_was_named_with_its_options(self, small):
+        config = small()
+        task, _ = task_of(config)
+        options = {"momentum": 0.9}
+        settings = replace(config.optimizer, name="SGD", options=options, weight_decay=0.5)
+        optimizer = build_optimizer(task, settings)
+        assert isinstance(optimizer, torch.optim.SGD)
+        assert [group["momentum"] for group in optimizer.param_groups] == [0.9, 0.9]
+        assert [group["weight_decay"] for group in optimizer.param_groups] == [0.5, 0.0]
+
+    @pytest.mark.parametrize(
+        ("name", "options", "code"),
+        [
+            ("AdaW", {}, "unknown-name"),
+            ("LBFGS", {}, "unknown-name"),
+            ("Optimizer", {}, "unknown-name"),
+            ("SGD", {"betas": [0.9, 0.99]}, "unknown-key"),
+            ("SGD", {"lr": 1.0}, "conflicting-settings"),
+            ("SGD", {"momentum": -1.0}, "out-of-range"),
+        ],
+    )
+    def test_what_it_cannot_be_leaves_no_directory(self, small, name, options, code, refused):
+        config = small()
+        config = replace(config, optimizer=replace(config.optimizer, name=name, options=options))
+        refused(code, train, config)
+        assert not Path(str(config.directory)).exists()

@@ -42,7 +42,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from deltacell import storage
-from deltacell.api.verbs import rank
+from deltacell.api.rank import rank
 from deltacell.base.errors import DeltacellError, InputError
 from deltacell.bench import process
 from deltacell.cell import Cell, Genes
@@ -149,7 +149,8 @@ class Fork:
     def end(self) -> tuple[int, Any, str]:
         """Wait; return the exit code, negative for a signal, the result and the output."""
         result, imported = None, list[str]()
-        with suppress(EOFError):
+        # A fork that is killed may have sent nothing, or the beginning of its result.
+        with suppress(EOFError, OSError):
             result, imported = self.result.recv()
         self._process.join()
         # Later forks need not import these again.

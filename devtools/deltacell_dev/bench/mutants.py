@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from deltacell.api.verbs import Run, fit
+from deltacell.api.fit import fit
+from deltacell.api.run import Run
 from deltacell.base.arrays import Doubles
 from deltacell.base.errors import InputError
 from deltacell.bench import process

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deltacell.api.verbs import rank
+from deltacell.api.rank import rank
 from deltacell.base import files
 from deltacell.base.errors import InputError, StoreError
 from deltacell.cell import Cell

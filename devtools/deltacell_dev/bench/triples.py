@@ -14,14 +14,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from deltacell.api.verbs import Run, fit
+from deltacell.api.fit import fit
+from deltacell.api.run import Run
 from deltacell.base.arrays import AnyArray, Doubles, Ints
 from deltacell.base.errors import InputError
 from deltacell.bench import process
 from deltacell.cell import Cell
 from deltacell.data.import_folder import open_screen
 from deltacell.evaluation import Bootstrap
-from deltacell.evaluation.metrics import ENOUGH_DEFINED, Column, Weights, pearson
+from deltacell.evaluation.bootstrap import ENOUGH_DEFINED
+from deltacell.evaluation.metrics import Column, Weights, pearson
 from deltacell.models import registry
 from deltacell.models.baselines import baseline
 from deltacell.profile.record import Status

@@ -73,6 +73,11 @@ def short_name(name: str) -> str:
     return line if len(line) <= LONGEST_NAME else f"{line[: LONGEST_NAME - 1]}…"
 
 
+def printable(text: str) -> str:
+    """Return a text with control characters (escapes, line ends) written as codes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def hydra_text(value: object) -> str:
     """Return a value as Hydra parses it, quoted if necessary."""
     if value is None or isinstance(value, bool):

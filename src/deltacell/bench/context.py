@@ -21,12 +21,13 @@ from deltacell.base.errors import InputError
 from deltacell.bench import process
 from deltacell.cell import Cell
 from deltacell.data.import_folder import open_screen
-from deltacell.evaluation.metrics import Bootstrap, Column, Estimate, Weights, pearson
+from deltacell.evaluation.bootstrap import Bootstrap, Estimate
+from deltacell.evaluation.metrics import Column, Weights, pearson
 from deltacell.models.interface import Study
 from deltacell.models.pairs import PairTrees
 from deltacell.screen import Genotypes, Screen
-from deltacell.train.compose import compose
-from deltacell.train.context import check_not_repeated
+from deltacell.train.config.compose import compose
+from deltacell.train.context import check_not_repeated, study_of_run
 from deltacell.train.data import load_data
 from deltacell.train.predictor import load_run
 
@@ -108,7 +109,7 @@ def real_problem(
     else:
         loaded = load_run(run)
         data = loaded.data
-        study = Study(context, data.screen, loaded.predictor, predictor_checksum=str(run))
+        study = study_of_run(loaded)
     screen = open_screen(folder, target).on(data.cell, on_unknown="drop").merge("mean")
     is_new = ~np.isin(screen.keys, data.screen.keys)
     return Problem(data.cell, screen, study, is_new, Sizes(training=pairs), {"leaves": 7})

@@ -10,6 +10,7 @@ import typer
 
 from deltacell.base.errors import InputError
 from deltacell.cli.program import (
+    Device,
     Html,
     Json,
     Markdown,
@@ -29,6 +30,7 @@ def evaluate(
     runs: Annotated[list[Path], typer.Argument(help="Run directories; seeds are grouped.")],
     baselines: Annotated[str, option("Baselines to compare with, comma-separated.")] = BASELINES,
     weights: Weights = "best",
+    device: Device = "auto",
     samples: Annotated[int | None, option("Number of test rows; all by default.")] = None,
     threshold: Annotated[float, option("Maximum score of a hit, for AUROC.")] = -0.08,
     on: Annotated[Path | None, option("Test on another screen, without training rows.")] = None,
@@ -45,20 +47,27 @@ def evaluate(
 
     Example: deltacell evaluate runs/demo-seed0 runs/demo-seed1 --figures figures
     """
-    from deltacell.api import verbs
-    from deltacell.evaluation import draw_figures
+    from deltacell.api.evaluate import evaluate as evaluate_predictors
     from deltacell.report.evaluate import markdown_evaluation, print_evaluation
+    from deltacell.report.evaluation_figures import draw_evaluation
 
-    options: dict[str, Any] = {"on": on, "beyond": beyond, "samples": samples, "zeros": zeros}
-    options |= {"weights": weights, "threshold": threshold}
-    found = verbs.evaluate(runs, baselines=split_names(baselines) or [], **options)
-    result = found.evaluation.to_json()
+    evaluated = evaluate_predictors(
+        runs,
+        baselines=split_names(baselines) or [],
+        weights=weights,
+        device=device,
+        on=on,
+        samples=samples,
+        beyond=beyond,
+        zeros=zeros,
+        threshold=threshold,
+    )
+    result = evaluated.to_json()
     # Files first, in case the reader of the output, such as `head`, closes the pipe.
     write_json(json, result)
     write_rendered(markdown, markdown_evaluation, result)
     if figures is not None:
-        data = found.data.cell, found.data.screen, found.split
-        draw_figures(*data, found.predictions, figures, weights=found.weights)
+        draw_evaluation(evaluated.figure_values(), figures, evaluated.weights)
     print_evaluation(result)
 
 
@@ -74,6 +83,7 @@ def predict(
     distance: Annotated[int, option("Base pairs within which genes are linked.")] = 200_000,
     size: Annotated[int | None, option("Genes per set, for --sets with.")] = None,
     weights: Weights = "best",
+    device: Device = "auto",
     out: Annotated[Path | None, option("Parquet file; named after --sets by default.")] = None,
     html: Html = None,
     csv: Annotated[Path | None, option("Also write all rows as .csv or .tsv.")] = None,
@@ -91,7 +101,7 @@ def predict(
 
     Example: deltacell predict runs/demo --sets pairs --html pairs.html
     """
-    from deltacell.api import verbs
+    from deltacell.api.rank import Stopped, rank
     from deltacell.ranking.given_sets import line_of_set
     from deltacell.ranking.ranking_file import write_network, write_table
     from deltacell.report.predict import print_ranking, ranking_page
@@ -111,10 +121,10 @@ def predict(
         raise InputError("--out must be a .parquet and --xlsx an .xlsx file", code="wrong-suffix")
     options: dict[str, Any] = {"top": top, "above": above, "below": below, "status": status}
     options |= {"genes": genes, "size": size, "distance": distance, "linked": linked}
-    options |= {"out": out, "overwrite": overwrite, "weights": weights}
+    options |= {"out": out, "overwrite": overwrite, "weights": weights, "device": device}
     try:
-        ranking = verbs.rank(runs, given, tell=tell, **options)
-    except verbs.Stopped as stopped:
+        ranking = rank(runs, given, tell=tell, **options)
+    except Stopped as stopped:
         raise typer.Exit(128 + stopped.args[0]) from None
     if ranking is None:
         return
@@ -136,6 +146,7 @@ def predict(
 def why(
     runs: Annotated[list[str], typer.Argument(help='Run directories, then genes: "RAD52 RAD51".')],
     weights: Weights = "best",
+    device: Device = "auto",
     html: Html = None,
     json: Json = None,
 ) -> None:
@@ -145,15 +156,15 @@ def why(
 
     Example: deltacell why runs/demo "RAD52 RAD51" --html why.html
     """
-    from deltacell.api import verbs
+    from deltacell.api.why import why as explain_score
     from deltacell.report.predict import print_explained_set
 
     paths, genes = _runs_and_genes(runs)
-    found = verbs.why(paths, *genes, weights=weights)
-    write_json(json, found.result)
+    explanation = explain_score(paths, *genes, weights=weights, device=device)
+    write_json(json, explanation.result)
     if html is not None:
-        found.page(html)
-    print_explained_set(found.result)
+        explanation.page(html)
+    print_explained_set(explanation.result)
 
 
 def _runs_and_genes(words: list[str]) -> tuple[list[str], list[str]]:

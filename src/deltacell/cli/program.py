@@ -47,6 +47,7 @@ Json = Annotated[Path | None, option("Also write the result as JSON.")]
 Markdown = Annotated[Path | None, option("Also write the tables as Markdown.")]
 Html = Annotated[Path | None, option("Also write a self-contained HTML page.")]
 Seed = Annotated[int, option("Random seed.")]
+Device = Annotated[str, option("Where networks compute: auto (a GPU if there is one), cpu, cuda.")]
 Weights = Annotated[str, option("Checkpoint to use: best (by validation) or last.")]
 ConfigDir = Annotated[Path | None, option("Your configs: DIR/experiment/mine.yaml.")]
 Overwrite = Annotated[bool, option("Replace existing output.", "--overwrite")]
@@ -74,6 +75,6 @@ def write_rendered(path: Path | None, render: Callable[[Any], str], data: Any) -
 
 def tell(sentence: str) -> None:
     """Print to stderr, without control characters."""
-    from deltacell.report.terminal import printable
+    from deltacell.base.text import printable
 
     typer.secho(printable(sentence), err=True)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from deltacell.cli.program import Overwrite, Seed, option, tell
+from deltacell.cli.program import Overwrite, Seed, option
 
 
 def start(
@@ -28,18 +28,25 @@ def start(
 
     Example: deltacell start tables --out results
     """
-    from deltacell.api.start import PAGE, TABLES, steps
+    from deltacell.api.rank import Stopped
+    from deltacell.api.start import start as start_from_tables
     from deltacell.base.text import duration_text
+    from deltacell.cli.start_screen import StartScreen
 
-    out = Path(f"{folder.resolve().name}-results") if out is None else out
     began = time.monotonic()
-    plan = steps(folder, out, top, settings or [], tell, overwrite=overwrite)
-    for number, (title, exists, command) in enumerate(plan, 1):
-        typer.secho(f"\n{number} of 4: {title}{', which exists' if exists else ''}", bold=True)
-        if not exists:
-            _carry_out(command)
-    took = duration_text(time.monotonic() - began)
-    typer.echo(f"Done in {took}. Open {out / PAGE}; test results: {out / TABLES}")
+    try:
+        started = start_from_tables(
+            folder,
+            out,
+            top=top,
+            settings=settings or [],
+            overwrite=overwrite,
+            observer=StartScreen(),
+        )
+    except Stopped as stopped:
+        raise typer.Exit(128 + stopped.args[0]) from None
+    duration = duration_text(time.monotonic() - began)
+    typer.echo(f"Done in {duration}. Open {started.page}; test results: {started.tables}")
 
 
 def _carry_out(command: Sequence[str]) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from pathlib import Path
-from signal import SIGTERM
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +12,7 @@ from deltacell.cli.program import ConfigDir, Json, Overrides, option, tell, writ
 
 if TYPE_CHECKING:
     from deltacell.train.config import Config
+    from deltacell.train.outcome import Outcome
 
 
 def train(
@@ -35,6 +34,7 @@ def train(
     from deltacell.base.errors import InputError
     from deltacell.train import launch
     from deltacell.train.config.saved import to_yaml
+    from deltacell.train.launch_training import launch_training
     from deltacell.train.run_directory import resumed_config
 
     words = overrides or []
@@ -51,7 +51,7 @@ def train(
     else:
         if several and launch.needs_launch(config.trainer):
             typed = words if config_dir is None else [*words, "--config-dir", str(config_dir)]
-            signal = _launched(config, resume, from_, typed)
+            signal = launch_training(config, typed, resume, from_)
         else:
             signal = _run(config, resume, from_)
         if signal:
@@ -73,32 +73,6 @@ def _composed(overrides: list[str], folder: Path | None) -> Config:
     return config
 
 
-def _launched(config: Config, resume: Path | None, which: str, words: list[str]) -> int:
-    from deltacell.base.errors import DeltacellError
-    from deltacell.base.text import hydra_text
-    from deltacell.profile.record import Status, read_run
-    from deltacell.train.devices import accelerator_of
-    from deltacell.train.launch import RankError, launch
-    from deltacell.train.run_directory import new_path, opened
-
-    accelerator_of(config.trainer)
-    path = new_path(config) if resume is None else resume
-    where = (
-        [f"directory={hydra_text(path)}"]
-        if resume is None
-        else ["--resume", str(path), "--from", which]
-    )
-    try:
-        signal = launch(["train", *words, *where], config.trainer.devices)
-    except RankError as error:
-        # Rank 0 does not know which rank failed first, or may have been killed.
-        with suppress(DeltacellError), opened(path) as directory:
-            if directory.record.status in (Status.running, Status.failed):
-                directory.end(Status.failed, error=str(error))
-        raise
-    return signal or (SIGTERM if read_run(path).status is Status.interrupted else 0)
-
-
 def _run_as_rank(config: Config, resume: Path | None, which: str) -> None:
     import faulthandler
 
@@ -116,19 +90,26 @@ def _run_as_rank(config: Config, resume: Path | None, which: str) -> None:
 
 def _run(config: Config, resume: Path | None, which: str) -> int:
     from deltacell.report import training
-    from deltacell.report.bench import print_rates
-    from deltacell.report.progress import print_outcome
     from deltacell.train.run import train
 
     outcome = train(config, resume=resume, which=which, command=sys.argv, rendering=training)
+    show_outcome(outcome, config)
+    return outcome.signal
+
+
+def show_outcome(outcome: Outcome, config: Config) -> None:
+    """Print how a training ended, its rates, and what to type next."""
+    from deltacell.report.bench import print_rates
+    from deltacell.report.progress import print_outcome
+
     for notice in outcome.notices:
         typer.secho(f"note: {notice}", err=True)
-    if outcome.is_first:
-        if outcome.phases is not None:
-            print_rates([(config.mode, outcome.phases)])
-        saved = config.model.trained_by == "loop"
-        print_outcome(outcome, learned=config.mode == "train", saved=saved)
-    return outcome.signal
+    if not outcome.is_first:
+        return
+    if outcome.phases is not None:
+        print_rates([(config.mode, outcome.phases)])
+    saved = config.model.trained_by == "loop"
+    print_outcome(outcome, learned=config.mode == "train", saved=saved)
 
 
 def modes(

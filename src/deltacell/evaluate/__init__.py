@@ -13,14 +13,17 @@ from deltacell.base.moved import moved
 __getattr__ = moved(
     "deltacell.evaluate",
     "deltacell.evaluation",
-    renamed={"evaluate": "evaluate_predictions"},
+    renamed={
+        "evaluate": "deltacell.evaluation.evaluate_predictions",
+        "draw_figures": "deltacell.api.figures.draw_figures",
+    },
 )
 
 
 class _Verb(ModuleType):
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Test runs and baselines on the same rows, as `deltacell.evaluate` does."""
-        return import_module("deltacell.api.verbs").evaluate(*args, **options)
+        return import_module("deltacell.api.evaluate").evaluate(*args, **options)
 
 
 sys.modules[__name__].__class__ = _Verb

@@ -1,5 +1,5 @@
-"""The former place of `deltacell.evaluation.figures`, kept for one release."""
+"""The former place of `deltacell.api.figures`, kept for one release."""
 
 from deltacell.base.moved import moved
 
-__getattr__ = moved("deltacell.evaluate.figures", "deltacell.evaluation.figures")
+__getattr__ = moved("deltacell.evaluate.figures", "deltacell.api.figures")

@@ -1,9 +1,19 @@
-"""Metrics with intervals, models and baselines side by side, and their figures."""
+"""Metrics with intervals, models and baselines side by side."""
 
-from deltacell.evaluation.evaluation import Evaluation, TestedZeros, evaluate_predictions
-from deltacell.evaluation.figures import draw_figures
-from deltacell.evaluation.metrics import METRICS, Bootstrap, Estimate, replicate_ceiling
-from deltacell.evaluation.runs import baselines
+from deltacell.evaluation.bootstrap import Bootstrap, Estimate
+from deltacell.evaluation.ceiling import replicate_ceiling
+from deltacell.evaluation.evaluation import Evaluation, evaluate_predictions
+from deltacell.evaluation.fitted_baselines import baselines
+from deltacell.evaluation.metrics import METRICS
+from deltacell.evaluation.tested_pairs import TestedZeros
 
-__all__ = ["METRICS", "Bootstrap", "Estimate", "Evaluation", "TestedZeros"]
-__all__ += ["baselines", "draw_figures", "evaluate_predictions", "replicate_ceiling"]
+__all__ = [
+    "METRICS",
+    "Bootstrap",
+    "Estimate",
+    "Evaluation",
+    "TestedZeros",
+    "baselines",
+    "evaluate_predictions",
+    "replicate_ceiling",
+]

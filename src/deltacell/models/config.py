@@ -62,6 +62,9 @@ class ModelConfig:
 
     default_loss: ClassVar[str] = "none"
 
+    reads_context: ClassVar[bool] = False
+    """Whether the predictor takes other studies into account."""
+
     needs_data: ClassVar[bool] = True
     """False for a predictor that uses the data of other runs, see `data_from`."""
 

@@ -91,6 +91,16 @@ class ScreenFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ContextFacts:
+    """A study that helped to predict the screen."""
+
+    name: str
+    checksum: str  # of its screen
+    genotypes: int
+    predictor: str = ""  # the checksum of the weights of a run that was used, if one was
+
+
+@dataclass(frozen=True, kw_only=True)
 class Samples:
     """The number of genotypes in each part of the split."""
 
@@ -135,6 +145,7 @@ class RunRecord:
     commit: str | None = None
     cell: CellFacts | None = None
     screen: ScreenFacts | None = None
+    context: tuple[ContextFacts, ...] = ()
     split: dict[str, Any] | None = None  # `Split.to_json` and its leakage sentence
     samples: Samples | None = None
     warnings: tuple[str, ...] = ()  # what makes its scores doubtful, such as likely leaks

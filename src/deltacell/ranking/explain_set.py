@@ -22,7 +22,7 @@ from deltacell.models.interface import GatedScore, TargetScale
 from deltacell.ranking.ensemble import MeanOfRuns, on_one_scale, scorer_of_predictors
 from deltacell.ranking.request import gene_texts, trained_genes, trained_sizes
 from deltacell.ranking.status import Evidence
-from deltacell.report.page import sentences
+from deltacell.ranking.why_sentences import why_sentences
 from deltacell.screen import Genotypes
 from deltacell.screen.genotypes import matrix_keys, sorted_matrix
 from deltacell.train.predictor import LoadedRun
@@ -95,8 +95,7 @@ def explain_set(
     }
     trained, sizes = trained_genes(runs), trained_sizes(runs)
     untrained = [names[g] for g in indices if not trained[g]]
-    words = sentences("why.txt", **result, untrained=untrained, trained_sizes=sizes)
-    return {**result, "sentences": words}
+    return {**result, "sentences": why_sentences(result, untrained, sizes)}
 
 
 def _carried(

@@ -180,6 +180,19 @@ def genes_of(by_size: Sequence[Ints]) -> Ints:
     return np.unique(np.concatenate([sets.reshape(-1) for sets in by_size]))
 
 
+@dataclass(frozen=True)
+class RunFacts:
+    """What a ranking records of a run."""
+
+    name: str
+    seed: int
+    model: str
+    checkpoint: str  # the file of the weights
+    sha256: str  # of that file
+    finished: bool
+    validation_pearson: float | None
+
+
 @dataclass(frozen=True, eq=False)
 class RequestOnRuns:
     """A request for given runs."""
@@ -190,7 +203,7 @@ class RequestOnRuns:
     sets: GeneSets
     linkage: Linkage
     statuses: Statuses
-    runs: Sequence[Mapping[str, Any]]  # facts about them
+    runs: Sequence[RunFacts]
     identity: Mapping[str, Any]  # JSON-serialisable; everything that determines the result
     untrained: int  # number of genes that are not in the training part of every run
     trained_sizes: set[int]  # sizes of sets that all runs were trained on
@@ -222,7 +235,7 @@ def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best
         **request.to_json(),
         "gene_list": hashlib.sha256(genes.tobytes()).hexdigest(),
         "set_list": checksum,
-        "weights": [{"run": f["name"], "seed": f["seed"], "sha256": f["sha256"]} for f in facts],
+        "weights": [{"run": f.name, "seed": f.seed, "sha256": f.sha256} for f in facts],
         "cell": cell.checksum,
         "screens": [screen.checksum for screen in screens],
         "version": version("deltacell"),
@@ -236,14 +249,19 @@ def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best
     )
 
 
-def _facts(run: LoadedRun, label: str, weights: str) -> dict[str, Any]:
+def _facts(run: LoadedRun, label: str, weights: str) -> RunFacts:
     checkpoints = Checkpoints(run.record.path / CHECKPOINTS)
     named = {"best": checkpoints.best or checkpoints.last, "last": checkpoints.last}
     chosen = named.get(weights) or next(c for c in checkpoints.kept if c.file == weights)
-    sha256 = sha256_of_file(checkpoints.folder / chosen.file)
-    saved = {"checkpoint": chosen.file, "sha256": sha256, "finished": run.is_finished}
-    said = {"name": label, "seed": run.record.seed, "model": run.config.model.name}
-    return {**said, **saved, "validation_pearson": chosen.value}
+    return RunFacts(
+        name=label,
+        seed=run.record.seed,
+        model=run.config.model.name,
+        checkpoint=chosen.file,
+        sha256=sha256_of_file(checkpoints.folder / chosen.file),
+        finished=run.is_finished,
+        validation_pearson=chosen.value,
+    )
 
 
 def trained_sizes(runs: Sequence[LoadedRun]) -> set[int]:

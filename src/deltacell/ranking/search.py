@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from deltacell.ranking.ensemble import MeanOfRuns
 from deltacell.ranking.gene_sets import Combinations, GeneSets, Piece, Scored
 from deltacell.ranking.ranking_file import HIGHEST, LOWEST, SCHEMA, Ranking, write_ranking
 from deltacell.ranking.request import RequestOnRuns, gene_texts
+from deltacell.ranking.sentences import sentences, title, to_score_text
 from deltacell.ranking.status import LINKED, STATUSES, UNKNOWN, Evidence
-from deltacell.report.page import sentences
 
 MOST_ROWS = 100_000_000  # kept without --top; they are held in memory
 ROWS_PER_GROUP = 50_000  # of the Parquet file
@@ -119,7 +120,7 @@ def _score_all(
         return True
     if total and not done and scorer.prunes and isinstance(sets, Combinations):
         tried(sets.draw(min(DRAWN, sets.n_sets // SHARE_DRAWN), seed=0))
-    said = f"{sets.n_sets:,} {sentences('ranking.txt', subject=subject, counts=None)[1]} to score"
+    said = to_score_text(subject)
     said += f"; this is process {rank + 1} of {world}" if world > 1 else ""
     said += f"; resuming, {done / total:.1%} was done before" if done else ""
     seconds = 0.0 if stop() else trial_seconds(sets, numbers[done:], tried)
@@ -169,14 +170,13 @@ def _write(subject: RequestOnRuns, work: Work, out: Path) -> Ranking:
     ranks = np.concatenate([np.arange(1, len(rows.score) + 1) for rows in found])
     counts = {"genes": len(subject.genes), "sets": subject.sets.n_sets, "rows": len(ends)}
     counts |= {name or "listed": ends.count(name) for name in (LOWEST, HIGHEST, None)}
-    title, _, *said = sentences("ranking.txt", subject=subject, counts=counts)
     about: dict[str, Any] = {
-        "title": title,
-        "sentences": said,
+        "title": title(subject),
+        "sentences": sentences(subject, counts),
         "counts": counts,
         "identity": subject.identity,
         "request": subject.request.to_json(),
-        "runs": subject.runs,
+        "runs": [asdict(run) for run in subject.runs],
         "relations": list(subject.cell.relations),
     }
     cuts = [slice(at, at + ROWS_PER_GROUP) for at in range(0, len(ends), ROWS_PER_GROUP)]

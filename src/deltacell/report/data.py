@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from deltacell.base.text import printable
 from deltacell.report.page import sentences
-from deltacell.report.terminal import few, print_facts, print_line, print_table, printable, shown
+from deltacell.report.terminal import few, print_facts, print_line, print_table, shown
 
 
-def print_data(found: Mapping[str, Any], path: str, *, full: bool = False) -> None:
+def print_data(found: Mapping[str, Any], path: str = "", *, full: bool = False) -> None:
     cell, screens = found.get("cell"), dict(found.get("screens", {}))
     if "screen" in found:
         screens["screen"] = found["screen"]

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from deltacell.base.text import change_text, ratio_text, seconds_text
+from deltacell.base.text import change_text, printable, ratio_text, seconds_text
 from deltacell.report.terminal import (
     Piece,
     console,
@@ -14,7 +14,6 @@ from deltacell.report.terminal import (
     print_line,
     print_pieces,
     print_table,
-    printable,
 )
 
 MOST_LINES = 25  # lines of an explanation on the terminal without --full

@@ -17,8 +17,16 @@ from typing import Any, NamedTuple, TypeGuard
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from deltacell.base.text import capital, change_text, count_text, listed, ratio_text, seconds_text
-from deltacell.report.terminal import printable, shown
+from deltacell.base.text import (
+    capital,
+    change_text,
+    count_text,
+    listed,
+    printable,
+    ratio_text,
+    seconds_text,
+)
+from deltacell.report.terminal import shown
 
 
 def page(name: str, *, scripts: Iterable[str] = (), **values: Any) -> str:

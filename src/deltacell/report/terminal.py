@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from deltacell.base.text import printable
+
 _HTML: ContextVar[list[str] | None] = ContextVar("html", default=None)
 
 
@@ -26,7 +28,15 @@ def console(*, stderr: bool = False) -> Console:
     return made
 
 
+def as_text(show: Callable[[], None]) -> str:
+    """Return what a function prints, without the last line end."""
+    with redirect_stdout(io.StringIO()) as text:
+        show()
+    return text.getvalue().rstrip("\n")
+
+
 def as_html(show: Callable[[], None]) -> str:
+    """Return what a function prints by `print_line` and `print_table`, as HTML."""
     parts: list[str] = []
     before = _HTML.set(parts)
     try:
@@ -34,20 +44,6 @@ def as_html(show: Callable[[], None]) -> str:
     finally:
         _HTML.reset(before)
     return f"<div>{''.join(parts)}</div>"
-
-
-class Shown:
-    """Base class whose text and notebook representations are the output of ``_print``."""
-
-    _print: Callable[[], None]
-
-    def __str__(self) -> str:
-        with redirect_stdout(io.StringIO()) as text:
-            self._print()
-        return text.getvalue().rstrip("\n")
-
-    def _repr_html_(self) -> str:
-        return as_html(self._print)
 
 
 def print_error(text: str) -> None:
@@ -64,6 +60,11 @@ def print_line(text: str, *, style: str | None = None, soft_wrap: bool = False) 
     elif text:
         line = html_escape(printable(text))
         html.append(f"<p><b>{line}</b></p>" if style == "bold" else f"<p>{line}</p>")
+
+
+def print_run(values: Mapping[str, Any]) -> None:
+    """Print the facts of a run under its name."""
+    print_facts(f"run {values['name']}", values["facts"])
 
 
 def print_facts(title: str, facts: Mapping[str, Any]) -> None:
@@ -124,11 +125,6 @@ def shown(value: Any) -> str:
 def few(names: Sequence[str], most: int) -> str:
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
-
-
-def printable(text: str) -> str:
-    """Return a text with control characters (escapes, line ends) written as codes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 _MARKS: dict[str, str | int | None] = {

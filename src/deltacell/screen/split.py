@@ -18,6 +18,7 @@ from scipy.sparse.csgraph import connected_components
 from deltacell import storage
 from deltacell.base.arrays import AnyArray, Ints, offsets_of
 from deltacell.base.errors import InputError
+from deltacell.base.rendering import as_html
 from deltacell.base.text import listed, share_text
 from deltacell.screen.genotypes import (
     Pairs,
@@ -234,10 +235,7 @@ class Split:
         return f"Split({self.method}: {counts})"
 
     def _repr_html_(self) -> str:
-        from deltacell.report.data import print_split
-        from deltacell.report.terminal import as_html
-
-        return as_html(lambda: print_split(self.to_json()))
+        return as_html("data:print_split", self.to_json())
 
     def leakage(self, screen: Screen) -> Leakage:
         """Return what test and validation share with training."""

@@ -34,6 +34,7 @@ from deltacell.base.files import (
     temporary_name,
 )
 from deltacell.base.memory import NotEnoughMemoryError, lacks_memory, memory_sentence
+from deltacell.base.rendering import as_html
 from deltacell.storage.provenance import Source
 
 SCHEMA_VERSION = 1
@@ -82,10 +83,8 @@ class Storable:
         return bool(self.checksum == other.checksum)
 
     def _repr_html_(self) -> str:
-        from deltacell.report.data import print_data
-        from deltacell.report.terminal import as_html
-
-        return as_html(lambda: print_data({self.stored_as: {**self.stats(), "sources": []}}, ""))
+        values = {self.stored_as: {**self.stats(), "sources": []}}
+        return as_html("data:print_data", values)
 
     def _with(self, **changed: Any) -> Self:
         """Return a copy with other values of some constructor arguments."""

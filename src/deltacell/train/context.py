@@ -4,21 +4,76 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from deltacell.base.arrays import Bools
 from deltacell.base.errors import InputError
+from deltacell.data.import_folder import open_screen
 from deltacell.models.interface import Study
+from deltacell.profile.record import CHECKPOINTS, RUN_FILE
 from deltacell.screen import Screen
 from deltacell.screen.genotypes import comparable_keys
+from deltacell.storage import sha256_of_file
+from deltacell.train.checkpoints import Checkpoints
+from deltacell.train.config import DataConfig
+from deltacell.train.places import is_name_in_folder
+from deltacell.train.predictor import LoadedRun, load_run
 
 # Scores are printed with four digits or more, so two laboratories rarely agree to this fraction.
 _RELATIVE_DIFFERENCE = 1e-4
 _FEWEST_EQUAL = 3
 _LARGEST_SHARE = 0.05  # of the sets in common; beyond it, and beyond chance, a study is repeated
 _TIMES_CHANCE = 3
+
+
+def load_context(config: DataConfig, target: Screen) -> tuple[Study, ...]:
+    """Open the studies of ``data.context`` and check them against the target.
+
+    Each is the name of a screen in ``data.folder``, or the path of a screen, of an import with one
+    screen, or of a run.
+    """
+    studies = []
+    for entry in config.context:
+        if is_name_in_folder(entry, config.folder):
+            assert config.folder is not None
+            studies.append(Study(entry, open_screen(config.folder, entry)))
+        elif (Path(entry) / RUN_FILE).is_file():
+            run = load_run(entry)
+            # The run may have learned from the target through its own context.
+            check_not_repeated(target, run.data.context)
+            studies.append(study_of_run(run))
+        else:
+            screen = open_screen(entry)
+            studies.append(Study(_study_name(screen, Path(entry).resolve().name), screen))
+    check_not_repeated(target, studies)
+    return tuple(studies)
+
+
+def study_of_run(run: LoadedRun) -> Study:
+    """Return what a finished run measured and predicts."""
+    place = run.record.path
+    if not run.is_finished:
+        what = "the run has not finished"
+        fix = f"Finish it first: deltacell train --resume {place}"
+        raise InputError(what, code="unfinished-run", where=place, fix=fix)
+    checkpoints = Checkpoints(place / CHECKPOINTS)
+    reached = checkpoints.best or checkpoints.last
+    assert reached is not None
+    return Study(
+        _study_name(run.data.screen, run.record.name),
+        run.data.screen,
+        run.predictor,
+        predictor_checksum=sha256_of_file(place / CHECKPOINTS / reached.file),
+    )
+
+
+def _study_name(screen: Screen, default: str) -> str:
+    """Return the name of the study of a screen, if it is of one."""
+    names = set(screen.rows["study"]) - {""}
+    return names.pop() if len(names) == 1 else default
 
 
 @dataclass(frozen=True)
@@ -82,10 +137,13 @@ def repeated_scores(target: Screen, other: Screen) -> Repeated:
 
 
 def _scores(screen: Screen, number: np.ndarray, is_known: Bools) -> pl.DataFrame:
-    """Return the measured sets by number, with their scores."""
+    """Return the measured sets by number, with their scores and the means of repeats."""
     score = screen.column("score").astype(np.float64)
     rows = is_known & np.isfinite(score) & (score != 0)
-    return pl.DataFrame({"set": number[rows], "score": score[rows]})
+    measured = pl.DataFrame({"set": number[rows], "score": score[rows]})
+    # One of the two may have been merged.
+    means = measured.group_by("set").agg(pl.len(), pl.col("score").mean())
+    return pl.concat([measured, means.filter(pl.col("len") > 1).select("set", "score")])
 
 
 def _is_equal() -> pl.Expr:

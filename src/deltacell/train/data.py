@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,8 +20,8 @@ from deltacell.cell import Cell
 from deltacell.data.import_folder import open_screen, read_parts
 from deltacell.models.fitted.gene_sets import GeneSets
 from deltacell.models.fitted.predictor import Zeros
-from deltacell.models.interface import LabelledSets, TargetScale
-from deltacell.profile.record import CellFacts, Samples, ScreenFacts
+from deltacell.models.interface import LabelledSets, Study, TargetScale
+from deltacell.profile.record import CellFacts, ContextFacts, Samples, ScreenFacts
 from deltacell.screen import Genotypes, Grid, Screen, Split
 from deltacell.screen.outliers import FARTHEST, beyond_any_scale
 from deltacell.train.config import Config, DataConfig, SplitConfig
@@ -28,6 +29,10 @@ from deltacell.train.leaks import likely_leaks
 
 _NAMED_AT_MOST = 3
 _PARTS = ("train", "validation", "test")
+
+
+#: Returns the cell and the screen of a config, as `sources` does.
+ReadSources = Callable[[DataConfig], tuple[Cell, Screen]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +48,7 @@ class TrainingData:
     grid: Grid | None = None  # the pairs that were tested according to a list of hits
     config: DataConfig | None = None  # None for data that were not loaded by a config
     left_out: str = ""  # what was left out because of scores beyond any scale
+    context: tuple[Study, ...] = ()  # what others measured
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -94,9 +100,19 @@ class TrainingData:
             "cell": cell,
             "screen": screen,
             "split": self.split.to_json() | {"leakage": self.split.leakage(self.screen).sentence},
+            "context": tuple(_facts_of_study(study) for study in self.context),
             "samples": samples,
             "warnings": self.warnings,
         }
+
+
+def _facts_of_study(study: Study) -> ContextFacts:
+    return ContextFacts(
+        name=study.name,
+        checksum=study.screen.checksum,
+        genotypes=len(study.screen),
+        predictor=study.predictor_checksum,
+    )
 
 
 def draw_zeros(data: TrainingData, ratio: float, seed: int) -> Zeros | None:
@@ -115,11 +131,20 @@ def draw_zeros(data: TrainingData, ratio: float, seed: int) -> Zeros | None:
     return Zeros(pairs[0], pairs[1], weights[0], weights[1])
 
 
-def load_data(config: Config, split: Split | str | os.PathLike[str] | None = None) -> TrainingData:
-    """Load the data of a config; `split` is the split of a run, or its directory."""
+def load_data(
+    config: Config,
+    split: Split | str | os.PathLike[str] | None = None,
+    *,
+    read: ReadSources | None = None,
+) -> TrainingData:
+    """Load the data of a config; `split` is the split of a run, or its directory.
+
+    `read` loads the cell and the screen in place of `sources`, if they are loaded already.
+    """
     settings = config.data
-    cell, loaded = sources(settings)
+    cell, loaded = sources(settings) if read is None else read(settings)
     whole = loaded.on(cell)
+    context = _context_of(settings, whole)
     if settings.relations is not None:
         cell = cell.with_relations(settings.relations)
     if settings.merge_relations:
@@ -133,7 +158,8 @@ def load_data(config: Config, split: Split | str | os.PathLike[str] | None = Non
     if settings.subset is not None:
         screen = screen.subset(settings.subset, seed=config.split.seed)
     if settings.screen_genes_only:
-        cell = cell.subset(np.unique(screen.genotypes.genes.numpy()))
+        genes = [screen.genotypes.genes.numpy(), *(_genes_in(cell, study) for study in context)]
+        cell = cell.subset(np.unique(np.concatenate(genes)))
         screen = screen.on(cell)
         repeats = None if repeats is None else repeats.on(cell, on_unknown="drop")
     split = _split_of(screen, config, loaded, split)
@@ -142,7 +168,36 @@ def load_data(config: Config, split: Split | str | os.PathLike[str] | None = Non
     scores = screen.column("score")[split.train]
     standard = TargetScale.of(scores) if settings.standardise else TargetScale()
     grid = Grid.of(screen, whole=whole) if settings.grid else None
-    return TrainingData(cell, screen, split, standard, repeats, whole, grid, settings, left_out)
+    return TrainingData(
+        cell,
+        screen,
+        split,
+        standard,
+        repeats,
+        whole,
+        grid,
+        settings,
+        left_out,
+        context,
+    )
+
+
+def _context_of(config: DataConfig, target: Screen) -> tuple[Study, ...]:
+    """Return what others measured, checked against the target."""
+    if not config.context:
+        return ()
+    # Runs are studies too, and loading one needs this module.
+    from deltacell.train.context import load_context
+
+    return load_context(config, target)
+
+
+def _genes_in(cell: Cell, study: Study) -> Ints:
+    """Return the genes of a cell that a study measured."""
+    measured = np.unique(study.screen.genotypes.genes.numpy())
+    genes = cell.genes.resolve(study.screen.genes.systematic)[measured]
+    known: Ints = genes[genes >= 0]
+    return known
 
 
 def _with_scores(screen: Screen) -> Screen:

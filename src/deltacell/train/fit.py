@@ -117,6 +117,7 @@ def _fit(
         seed=run.config.seed,
         progress=report,
         phase=timer.phase,
+        context=data.context if predictor.reads_context else (),
     )
     directory.update(model_facts=predictor.facts())
     report("validation", 0, 0)

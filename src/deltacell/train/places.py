@@ -13,7 +13,15 @@ from pathlib import Path
 
 from deltacell.train.config import Config
 
-PLACES = ("directory", "data.folder", "data.cell", "data.screen", "split.file", "split.path")
+PLACES = (
+    "directory",
+    "data.folder",
+    "data.cell",
+    "data.screen",
+    "data.context",
+    "split.file",
+    "split.path",
+)
 """Keys of locations, whose contents are compared by checksum."""
 
 RUNS = "model.runs"
@@ -105,10 +113,16 @@ def _with_places(config: Config, convert: Callable[[str], str]) -> Config:
     def converted(place: str | None) -> str | None:
         return None if place is None else convert(place)
 
+    folder = config.data.folder
+    context = [
+        entry if is_name_in_folder(entry, folder) else convert(entry)
+        for entry in config.data.context
+    ]
     data = replace(
         config.data,
-        folder=converted(config.data.folder),
+        folder=converted(folder),
         cell=converted(config.data.cell),
+        context=context,
     )
     if data.cell is not None:  # Without a cell, the screen is a name in the folder.
         data = replace(data, screen=converted(data.screen))
@@ -118,6 +132,14 @@ def _with_places(config: Config, convert: Callable[[str], str]) -> Config:
         path=converted(config.split.path),
     )
     return replace(config, data=data, split=split, model=config.model.with_paths(convert))
+
+
+def is_name_in_folder(entry: str, folder: str | None) -> bool:
+    """Return whether an entry of ``data.context`` is the name of a screen in ``data.folder``.
+
+    All others are paths; to be taken for one, a path in the working directory begins with ``./``.
+    """
+    return folder is not None and "/" not in entry and "\\" not in entry
 
 
 def _flat(config: Config) -> dict[str, object]:

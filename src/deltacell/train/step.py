@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from deltacell.models.base import parameter_groups
 from deltacell.profile.phases import PhaseTimer
 from deltacell.screen import Batch
 from deltacell.train.communication import CommunicationClock, sum_gradients
@@ -19,6 +18,7 @@ from deltacell.train.config import OptimizerConfig
 from deltacell.train.epoch_losses import Losses
 from deltacell.train.finite import FiniteGuard
 from deltacell.train.loaders import StepBatches
+from deltacell.train.optimizers import build_optimizer
 from deltacell.train.schedule import LearningRate
 from deltacell.train.state import TrainingState
 from deltacell.train.task import Prepared, Task
@@ -73,9 +73,8 @@ class RankedTask:
 
     @classmethod
     def of(cls, fabric: Fabric, task: Task, config: OptimizerConfig) -> RankedTask:
-        """Return the task with a new AdamW, which decays matrices and embeddings only."""
-        groups = parameter_groups(task, config.weight_decay)
-        return cls(fabric, task, torch.optim.AdamW(groups, lr=config.lr, fused=True))
+        """Return the task with a new optimizer of a config."""
+        return cls(fabric, task, build_optimizer(task, config))
 
     def forward(self, prepared: Prepared) -> Losses:
         """Return this rank's share of the losses of the global batch."""

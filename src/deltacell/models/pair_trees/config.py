@@ -34,6 +34,7 @@ class PairTreesConfig(ModelConfig):
 
     trained_by: ClassVar[Literal["loop", "fit"]] = "fit"
     predictor: ClassVar[str] = "deltacell.models.pair_trees.model:PairTrees"
+    reads_context: ClassVar[bool] = True
 
     name: str = "pair_trees"
     rounds: AtLeast1 = 400

@@ -29,6 +29,10 @@ from deltacell.models.pairs.messages import Measured, Neighbours, voters
 # With the columns of other studies, 15 leaves were better than 7 by validation for 5,000 pairs of
 # Collins 2007 (mean Pearson of three seeds 0.595, and 0.578 with 7).
 CONTEXT_LEAVES = 15
+# Small screens with context: the mean of three fits was better than one (0.590, and 0.578).
+CONTEXT_FITS = 3
+_NEXT_SEED = 1_000_003
+_SMALL = 20_000  # sets of the training part; with more, one fit is enough
 
 
 @dataclass(eq=False)
@@ -40,8 +44,8 @@ class PairTrees(FittedPredictor):
     calibrated on the grid of tested sets, and the expected score is the product of both parts.
     docs/reference/config.md describes all parameters.
 
-    With context, the columns of each study follow, see `StudyColumns`, and trees have at least
-    ``CONTEXT_LEAVES`` leaves.
+    With context, the columns of each study follow, see `StudyColumns`, trees have at least
+    ``CONTEXT_LEAVES`` leaves, and scores of small screens are the mean of ``CONTEXT_FITS`` fits.
     """
 
     reads_context = True
@@ -70,20 +74,24 @@ class PairTrees(FittedPredictor):
         rows = self._training_rows(data, zeros)
         validation = None if data.validation is None else self._validation_rows(data)
         with data.phase("trees"):
-            size = self._trees_for_scores(data, rows.of_hits, validation)
+            sizes = [
+                self._trees_for_scores(data, rows.of_hits, validation, repeat)
+                for repeat in range(self._n_fits(data))
+            ]
         state = {
             "sets": data.training.sets.genes,
             "offsets": data.training.sets.offsets,
             "targets": data.training.targets,
             **self._known.state(),
             "components": self._columns.components,
-            "size": size,
+            "size": sizes[0],
             "hit": None,
             "shift": 0.0,
             "slope": 1.0,
         }
         if self._studies.columns:
             state["context"] = self._studies.state()
+            state["more_sizes"] = sizes[1:]
         if zeros is not None:
             state |= self._trees_for_hits(data, rows, zeros, validation)
         return state
@@ -128,13 +136,23 @@ class PairTrees(FittedPredictor):
             table = self._table(data.cell, data.order, sets)
         return _Rows(table, scores, np.ones(len(sets), dtype=bool))
 
-    def _trees_for_scores(self, data: FitData, rows: _Rows, validation: _Rows | None) -> str:
-        """Fit the score of a hit, less that of the additive model."""
+    def _n_fits(self, data: FitData) -> int:
+        has_context = bool(self._studies.columns)
+        return CONTEXT_FITS if has_context and len(data.training.sets) <= _SMALL else 1
+
+    def _trees_for_scores(
+        self,
+        data: FitData,
+        rows: _Rows,
+        validation: _Rows | None,
+        repeat: int,
+    ) -> str:
+        """Fit the score of a hit, less that of the additive model; repeats draw other samples."""
         checks = None if validation is None else (validation.table, validation.residuals)
         return boosted(
             rows.table,
             rows.residuals,
-            self._parameters(data),
+            {**self._parameters(data), "seed": data.seed + repeat * _NEXT_SEED},
             self.rounds,
             data.report,
             validation=checks,
@@ -205,7 +223,7 @@ class PairTrees(FittedPredictor):
                 self._columns,
                 of_studies,
             )
-        self._size = booster(state["size"])
+        self._sizes = [booster(text) for text in (state["size"], *state.get("more_sizes", ()))]
         self._hit = None if state["hit"] is None else booster(state["hit"])
         self._calibration = Calibration(state["shift"], state["slope"])
 
@@ -222,11 +240,18 @@ class PairTrees(FittedPredictor):
 
     def _parts(self, cell: Cell, sets: GeneSets) -> Parts:
         table = self._table(cell, self._order_for(cell), sets)
-        size = predicted(self._size, table) + table[:, 0]
+        size = self._mean_residual(table) + table[:, 0]
         if self._hit is None:
             return Parts(size)
         hit = self._calibration.probability(predicted(self._hit, table, raw_score=True))
         return Parts(hit * size, hit, size)
+
+    def _mean_residual(self, table: Floats) -> Doubles:
+        residuals = [predicted(trees, table) for trees in self._sizes]
+        if len(residuals) == 1:
+            return residuals[0]
+        mean: Doubles = np.mean(residuals, axis=0)
+        return mean
 
     def evidence(self, cell: Cell, genes: Sequence[int]) -> list[Vote]:
         """Return the measured sets next to a set of two or more genes, by descending weight."""

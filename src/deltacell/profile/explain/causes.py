@@ -267,6 +267,28 @@ Detail = (
 
 
 @dataclass(frozen=True)
+class BusyTime:
+    """The device computes longer in one of two traces, whatever the noise of their steps."""
+
+    a: str
+    b: str
+    seconds_a: float  # per step
+    seconds_b: float
+    detail: Detail
+
+
+@dataclass(frozen=True)
+class OtherOperations:
+    """Kernels or operators that only one of two traces has, the longest first."""
+
+    what: str  # kernels or operators
+    a: str
+    b: str
+    only_a: tuple[Timed, ...]
+    only_b: tuple[Timed, ...]
+
+
+@dataclass(frozen=True)
 class GapShare:
     """The change of one part of a step from A to B, as a share of the gap between them."""
 

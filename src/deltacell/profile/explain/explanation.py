@@ -29,10 +29,11 @@ from deltacell.profile.explain.account import (
     compare,
 )
 from deltacell.profile.explain.advice import UNEVEN_RUN, advice_on
-from deltacell.profile.explain.causes import Cause, CauseKind
+from deltacell.profile.explain.causes import BusyTime, Cause, CauseKind
+from deltacell.profile.explain.certain import Certain, certain_differences
 from deltacell.profile.explain.doubts import doubts_of_one, doubts_of_two, rank_difference
-from deltacell.profile.explain.judge import MUCH
-from deltacell.profile.explain.noise import Difference, difference
+from deltacell.profile.explain.judge import MOSTLY, MUCH
+from deltacell.profile.explain.noise import Difference, Pace, difference
 from deltacell.profile.explain.programs import ProgramPair
 from deltacell.profile.explain.ranks import late_rank, straggler
 from deltacell.profile.explain.runs import SAME, RatioReason, RunsJudgement, judge_runs
@@ -70,6 +71,7 @@ class Explanation:
     doubts: Sequence[str] = ()  # reasons for low confidence
     warnings: Sequence[str] = ()
     causes: Sequence[Cause] = ()  # the largest first
+    certain: Sequence[Certain] = ()  # what differs between two traces that take equally long
     noise: Difference | None = None
     comparison: Comparison | None = None
     changes: Sequence[SettingChange] = ()  # settings that differ between two runs
@@ -101,6 +103,7 @@ class Explanation:
                 {**asdict(cause), "text": sentences.cause_clause(cause, name)}
                 for cause in self.causes
             ],
+            "certain": [asdict(one) for one in self.certain],
             "changes": [
                 {**asdict(change), "texts": list(value_texts(change))} for change in self.changes
             ],
@@ -270,8 +273,11 @@ def _explain_two(a: Subject, b: Subject) -> Explanation:
     causes = judge.causes_of_two(views[0], views[1], compared.steps) if only_traces else []
     noise = _noise(a, b, views if only_traces else [])
     sentence = _pair_sentence(compared, noise, causes)
+    certain: list[Certain] = []
     if only_traces and _is_alike(compared.steps, noise):
-        sentence += _different_all_the_same(ProgramPair(*views))
+        pair = ProgramPair(*views)
+        certain = certain_differences(pair)
+        sentence += _different_all_the_same(pair, certain)
     per_sample = sentences.per_sample_sentence(a.account, b.account)
     is_per_step = per_sample is not None and compared.steps.per == "step"
     if is_per_step and _differ_in_samples(a.account, b.account):
@@ -289,6 +295,7 @@ def _explain_two(a: Subject, b: Subject) -> Explanation:
         advice=advice_on(_large(slower), of_run=b.run is not None),
         doubts=list(doubts_of_two(a, b, compared.steps, noise)),
         causes=causes[:5],
+        certain=certain,
         noise=noise,
         comparison=compared,
         lead=compared.steps.per,
@@ -302,11 +309,16 @@ def _is_alike(fall: Waterfall, noise: Difference | None) -> bool:
     return is_noise or (fall.ratio is not None and abs(fall.ratio - 1) <= SAME)
 
 
-def _different_all_the_same(pair: ProgramPair) -> str:
-    """Return a sentence that names two programs that take the same time, or nothing for one."""
-    if not pair.are_two_programs:
-        return ""
-    return f" {sentences.all_the_same_sentence(judge.two_programs(pair))}"
+def _different_all_the_same(pair: ProgramPair, certain: Sequence[Certain]) -> str:
+    """Return sentences on what differs between two traces that take the same time, if anything.
+
+    Two programs have other operations anyway.
+    """
+    texts = [sentences.certain_sentence(one) for one in certain]
+    if pair.are_two_programs:
+        busy = [sentences.certain_sentence(one) for one in certain if isinstance(one, BusyTime)]
+        texts = [sentences.all_the_same_sentence(judge.two_programs(pair)), *busy]
+    return "".join(f" {text}" for text in texts)
 
 
 def _differ_in_samples(a: Account, b: Account) -> bool:
@@ -349,8 +361,7 @@ def _complete(
 def _noise(a: Subject, b: Subject, views: list[View]) -> Difference | None:
     """Compare the steps of two traces, or of two runs per sample; None if that is impossible."""
     if views:
-        paced_by = "device" if views[0].parts and views[1].parts else "host"
-        return difference(views[0].times, views[1].times, paced_by=paced_by)
+        return difference(views[0].times, views[1].times, _pace(*views))
     if a.run is None or b.run is None:
         return None
     if a.run.summary.samples_per_s is None or b.run.summary.samples_per_s is None:
@@ -358,6 +369,18 @@ def _noise(a: Subject, b: Subject, views: list[View]) -> Difference | None:
     seconds_a = a.run.summary.steady["wall_s"].to_numpy() / (a.account.samples_per_step or 1.0)
     seconds_b = b.run.summary.steady["wall_s"].to_numpy() / (b.account.samples_per_step or 1.0)
     return difference(seconds_a, seconds_b)
+
+
+def _pace(a: View, b: View) -> Pace:
+    """Return what sets the pace of the steps of two traces.
+
+    A step whose device mostly waits is as steady as the host.
+    """
+    if not a.parts or not b.parts:
+        return Pace("host", a.operator_spread, b.operator_spread)
+    if min(a.computing_share, b.computing_share) >= MOSTLY:
+        return Pace("device", a.kernel_spread, b.kernel_spread)
+    return Pace("device")
 
 
 def _pair_sentence(compared: Comparison, noise: Difference | None, causes: list[Cause]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -300,7 +300,10 @@ def _device_change(bar: Bar, fall: Waterfall, pair: ProgramPair) -> Cause:
     name = None
     detail: Detail = None
     if kind is CauseKind.compute:
-        kind, name, detail = _computing_change(pair, bar.change)
+        computing = computing_change(pair, bar.change)
+        kind = computing.kind
+        name = computing.name
+        detail = computing.detail
     elif kind.is_idle:
         reason = kind.removeprefix("idle ")
         name = most_changed(a.by("meanwhile", reason), b.by("meanwhile", reason), bar.change)
@@ -311,21 +314,30 @@ def _device_change(bar: Bar, fall: Waterfall, pair: ProgramPair) -> Cause:
     return Cause(kind, name, bar.change, bar.change / fall.gap, evidence)
 
 
-def _computing_change(pair: ProgramPair, change: float) -> tuple[CauseKind, str | None, Detail]:
+@dataclass(frozen=True)
+class ComputingChange:
+    """What is behind a change of the time that a device computes."""
+
+    kind: CauseKind
+    name: str | None = None  # of the operator or kernel
+    detail: Detail = None
+
+
+def computing_change(pair: ProgramPair, change: float) -> ComputingChange:
     """Return what is behind a change of the time that a device computes."""
     a = pair.a
     b = pair.b
     other_work = work_change(pair, step_ratio(a, b))
     if other_work is not None:
-        return other_work.kind, None, other_work.detail
+        return ComputingChange(other_work.kind, detail=other_work.detail)
     uniform = uniform_ratio(a.by("operators"), b.by("operators"))
     if uniform is not None:
-        return CauseKind.uniform, None, UniformOperations(uniform)
+        return ComputingChange(CauseKind.uniform, detail=UniformOperations(uniform))
     in_a = _computing_by_name(a)
     in_b = _computing_by_name(b)
     name = most_changed(in_a, in_b, change)
     if name is None:
-        return CauseKind.compute, None, None
+        return ComputingChange(CauseKind.compute)
     before = in_a.get(name, 0.0)
     after = in_b.get(name, 0.0)
     launches_a = a.launches(name)
@@ -333,15 +345,17 @@ def _computing_change(pair: ProgramPair, change: float) -> tuple[CauseKind, str 
     by_launches = (launches_b - launches_a) * (before / launches_a if launches_a else 0.0)
     if before and after and by_launches / (after - before) >= MOSTLY:
         slower = b if change > 0 else a
-        return CauseKind.calls, name, MoreCalls(name, launches_a, launches_b, slower.name)
+        more = MoreCalls(name, launches_a, launches_b, slower.name)
+        return ComputingChange(CauseKind.calls, name, more)
     if not before:
-        return CauseKind.compute, name, OnlyOne(b.name, Timed(name, after))
+        return ComputingChange(CauseKind.compute, name, OnlyOne(b.name, Timed(name, after)))
     if not after:
-        return CauseKind.compute, name, OnlyOne(a.name, Timed(name, before))
+        return ComputingChange(CauseKind.compute, name, OnlyOne(a.name, Timed(name, before)))
     module = most_changed(a.by("modules"), b.by("modules"), after - before)
     if module is not None:
         module = None if module == NO_OPERATOR else module.removeprefix(MODULE)
-    return CauseKind.compute, name, LongerOperation(name, before, after, module)
+    longer = LongerOperation(name, before, after, module)
+    return ComputingChange(CauseKind.compute, name, longer)
 
 
 def _computing_by_name(view: View) -> Seconds:

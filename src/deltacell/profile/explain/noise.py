@@ -12,7 +12,9 @@ import numpy.typing as npt
 
 from deltacell.base.arrays import Doubles
 
-FEW = 5  # with fewer steps, noise is assumed and not measured
+FEW = 5  # with fewer steps, noise is assumed or estimated from repeated calls within them
+# The least relative spread of a step that is assumed where repeated calls are steady.
+STEADY = {"device": 0.02, "host": 0.05}
 # The share by which two runs of one program differ even if their steps hardly vary, by what sets
 # the pace.
 BETWEEN = {"device": 0.025, "host": 0.08}
@@ -37,19 +39,37 @@ class Difference:
     detectable: float
 
 
+@dataclass(frozen=True)
+class Pace:
+    """What sets the pace of a step, and how steady repeated calls of it are, if that is known.
+
+    The spread is the relative standard error of their time, in A and in B.
+    """
+
+    by: Literal["device", "host"] = "device"
+    spread_a: float | None = None
+    spread_b: float | None = None
+
+    def least_variances(self, n_a: int, n_b: int) -> float:
+        """Return the variance that is assumed of the ratio of two averages of steps."""
+        in_a = _least_variance(n_a, self.spread_a, STEADY[self.by])
+        in_b = _least_variance(n_b, self.spread_b, STEADY[self.by])
+        return in_a + in_b
+
+
 def difference(
     a: npt.ArrayLike,
     b: npt.ArrayLike,
-    *,
-    paced_by: str = "device",
+    pace: Pace | None = None,
 ) -> Difference | None:
     """Compare times of steps by a bootstrap; None if there are none or one is 0."""
+    pace = pace or Pace()
     times_a = np.asarray(a, dtype=np.float64)
     times_b = np.asarray(b, dtype=np.float64)
     if not _is_positive(times_a) or not _is_positive(times_b):
         return None
-    of_medians = _bootstrap(times_a, times_b, "median", BETWEEN[paced_by])
-    of_means = _bootstrap(times_a, times_b, "mean", BETWEEN[paced_by])
+    of_medians = _bootstrap(times_a, times_b, "median", pace)
+    of_means = _bootstrap(times_a, times_b, "mean", pace)
     only_means_differ = of_means.is_beyond and not of_medians.is_beyond
     return of_means if only_means_differ else of_medians
 
@@ -58,15 +78,15 @@ def _is_positive(times: Doubles) -> bool:
     return len(times) > 0 and bool((times > 0).all())
 
 
-def _bootstrap(times_a: Doubles, times_b: Doubles, of: Average, between: float) -> Difference:
+def _bootstrap(times_a: Doubles, times_b: Doubles, of: Average, pace: Pace) -> Difference:
     """Compare the averages of two lists of times, with an interval of the ratio.
 
     Half the width of the interval is 2.9 standard deviations, with a margin for few draws.
     """
     average: Callable[..., Doubles] = np.median if of == "median" else np.mean
     measured = _log_variance(times_a, average) + _log_variance(times_b, average)
-    assumed = _least_variance(len(times_a)) + _least_variance(len(times_b))
-    half = max(2.9 * math.sqrt(max(measured, assumed)), between)
+    assumed = pace.least_variances(len(times_a), len(times_b))
+    half = max(2.9 * math.sqrt(max(measured, assumed)), BETWEEN[pace.by])
     ratio = math.log(float(average(times_b)) / float(average(times_a)))
     low = math.exp(ratio - half)
     high = math.exp(ratio + half)
@@ -94,8 +114,13 @@ def _log_variance(times: Doubles, average: Callable[..., Doubles]) -> float:
     return float(np.var(np.log(average(times[draws], 1)))) * (1 + alike) / (1 - alike)
 
 
-def _least_variance(n_steps: int) -> float:
-    """Return the variance that is assumed of an average if the steps hardly vary."""
+def _least_variance(n_steps: int, of_repeats: float | None, steady: float) -> float:
+    """Return the variance that is assumed of an average if the steps hardly vary.
+
+    Of a few steps it is that of repeated calls within them, which are many.
+    """
+    if n_steps < FEW and of_repeats is not None:
+        return max(of_repeats, steady / math.sqrt(n_steps)) ** 2
     if n_steps == 1:
         spread = 0.10
     elif n_steps < FEW:

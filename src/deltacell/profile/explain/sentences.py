@@ -24,6 +24,7 @@ from deltacell.profile.explain.account import Account, Bar, EpochRatio, Waterfal
 from deltacell.profile.explain.causes import (
     DEVICE_PARTS,
     BatchCause,
+    BusyTime,
     CannotTell,
     Cause,
     CauseKind,
@@ -41,6 +42,7 @@ from deltacell.profile.explain.causes import (
     NoSetting,
     OnlyOne,
     Operation,
+    OtherOperations,
     OtherSettings,
     OtherWork,
     SlowerMachine,
@@ -475,6 +477,28 @@ def per_sample_sentence(a: Account, b: Account) -> str | None:
 def all_the_same_sentence(programs: TwoPrograms) -> str:
     """Return that two programs differ although their times do not."""
     return f"{capital(_two_programs(programs))}."
+
+
+def certain_sentence(certain: BusyTime | OtherOperations) -> str:
+    """Return what differs between two traces although their steps take equally long."""
+    match certain:
+        case BusyTime(a, b, seconds_a, seconds_b, detail):
+            ratio = ratio_text(seconds_b / seconds_a)
+            times = f"{seconds_text(seconds_b)} against {seconds_text(seconds_a)}"
+            because = detail_clause(detail)
+            text = f"The device of {b} computes {ratio} as long per step as that of {a} ({times})"
+            return f"{text}: {because}." if because else f"{text}."
+        case OtherOperations(what, a, b, only_a, only_b):
+            clauses = [
+                f"only {name} runs {listed([_operation_time(one) for one in only])}"
+                for name, only in ((a, only_a), (b, only_b))
+                if only
+            ]
+            return f"They run different {what}: {' and '.join(clauses)}."
+
+
+def _operation_time(operation: Timed) -> str:
+    return f"{kernel_name(operation.name)} ({seconds_text(operation.seconds)})"
 
 
 def parts_clause(fall: Waterfall) -> str:

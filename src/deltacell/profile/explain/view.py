@@ -70,6 +70,30 @@ class View:
         return StepComponents(dict(components), dict(others))
 
     @property
+    def kernel_spread(self) -> float | None:
+        """How steady repeated kernels of the first rank are; None if few are repeated."""
+        return self.ranks[0].kernel_spread
+
+    @property
+    def operator_spread(self) -> float | None:
+        """How steady repeated operators of the first rank are; None if few are repeated."""
+        return self.ranks[0].operator_spread
+
+    @property
+    def computing_share(self) -> float:
+        """The share of a step in which the device computes; 0 without a device."""
+        whole = sum(self.parts.values())
+        return self.parts["compute"] / whole if whole else 0.0
+
+    @cached_property
+    def kernel_times(self) -> Doubles:
+        """Nanoseconds of the computing kernels of each counted step of the first rank."""
+        device = self.ranks[0].device
+        if device is None:
+            return np.zeros(0)
+        return device.steps.filter("counted")["kernels"].to_numpy().astype(np.float64)
+
+    @property
     def calls(self) -> Calls:
         """The calls of the first rank."""
         return self.ranks[0].calls

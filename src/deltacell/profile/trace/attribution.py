@@ -24,6 +24,7 @@ from deltacell.profile.trace.components import StepComponents, device_parts, hos
 from deltacell.profile.trace.device import PARTS, DeviceTime, collective_rows
 from deltacell.profile.trace.host import Category, HostTime, is_collective, is_loader
 from deltacell.profile.trace.read import missing_ranks
+from deltacell.profile.trace.repeats import spread_of_kernels, spread_of_operators
 from deltacell.profile.trace.self_time import Covered, Nesting, nest
 from deltacell.profile.trace.steps import Steps, find_steps
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
@@ -83,6 +84,16 @@ class Attribution:
         if self.device is None:
             return host_parts(*of, self.host)
         return device_parts(*of, self.device, self.launch)
+
+    @cached_property
+    def kernel_spread(self) -> float | None:
+        """How steady repeated kernels are; None if few are repeated."""
+        return spread_of_kernels(self.trace, self.nesting, self.steps, self.launch)
+
+    @cached_property
+    def operator_spread(self) -> float | None:
+        """How steady repeated operators of the host are; None if few are repeated."""
+        return spread_of_operators(self.trace, self.nesting, self.steps)
 
     @property
     def n_counted(self) -> int:

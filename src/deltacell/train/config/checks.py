@@ -86,6 +86,11 @@ def _conflicts_of_data(config: Config) -> Iterator[Conflict]:
         )
     if (config.split.method == "source") != bool(config.split.studies):
         yield Conflict("split.method=source and split.studies require each other")
+    if data.context and not config.model.reads_context:
+        yield Conflict(
+            f"the model {config.model.name} does not read other studies; leave out data.context",
+            "no-context",
+        )
     if data.batch_size < config.ranks:
         yield Conflict(
             f"data.batch_size={data.batch_size} is less than the number of processes, "

@@ -13,14 +13,22 @@ from deltacell.models.config import MOST_GENOTYPES
 from deltacell.train.config.compose import compose, with_settings
 from deltacell.train.config.errors import Where
 from deltacell.train.config.schema import Config
-from deltacell.train.data import sources
+from deltacell.train.data import ReadSources, sources
 
 MODEL = "pair_trees"
 """The best predictor on every split of Costanzo 2010, see docs/results.md."""
 
 
-def suited_config(overrides: Sequence[str], folder: Where = None) -> tuple[Config, dict[str, Any]]:
-    """Return a config for data without a model, and the settings that were chosen for it."""
+def suited_config(
+    overrides: Sequence[str],
+    folder: Where = None,
+    *,
+    read: ReadSources = sources,
+) -> tuple[Config, dict[str, Any]]:
+    """Return a config for data without a model, and the settings that were chosen for it.
+
+    `read` loads the cell and the screen, or returns them if they are loaded already.
+    """
     keys = {text.partition("=")[0].lstrip("+") for text in overrides}
     config = compose([f"model={MODEL}", *overrides], folder=folder)
     chosen: dict[str, Any] = {"data.screen_genes_only": True}
@@ -34,7 +42,7 @@ def suited_config(overrides: Sequence[str], folder: Where = None) -> tuple[Confi
             chosen["data.screen"] = max(rows, key=rows.__getitem__, default=None)
             config = with_settings(config, {"data.screen": chosen["data.screen"]})
         chosen["name"] = f"{config.data.screen}_pairs"
-    cell, screen = sources(config.data)
+    cell, screen = read(config.data)
     if len(screen.stats()["phenotypes"]) > 1:
         chosen["data.where"] = {"phenotype": ["interaction"]}
     if len(np.unique(screen.keys)) < len(screen):

@@ -6,7 +6,7 @@ OmegaConf checks the types; `deltacell.train.config.checks` checks the values.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 from deltacell.models import registry
 from deltacell.models.config import (
@@ -27,6 +27,7 @@ class DataConfig:
 
     folder: str | None = None
     screen: str | None = None
+    context: list[str] = field(default_factory=list)
     cell: str | None = None
     synthetic: Annotated[str, one_of("demo yeast redundancy")] | None = None
     synthetic_seed: AtLeast0 = 0
@@ -61,8 +62,10 @@ class SplitConfig:
 
 @dataclass
 class OptimizerConfig:
-    """AdamW."""
+    """An optimizer of `torch.optim`, by the name of its class, with its own arguments."""
 
+    name: str = "AdamW"
+    options: dict[str, Any] = field(default_factory=dict)
     lr: Positive = 1e-3
     weight_decay: Weight = 1e-5
     clip: Positive | None = 10.0

@@ -1,0 +1,61 @@
+"""The verb `evaluate`: runs and baselines on the same rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from deltacell.base.rendering import progress_bar
+from deltacell.base.text import Progress
+from deltacell.evaluation.bootstrap import Bootstrap
+from deltacell.evaluation.hits import THRESHOLD
+from deltacell.evaluation.rows import EvaluationOptions
+from deltacell.evaluation.runs import EvaluatedRuns, evaluate_runs
+from deltacell.evaluation.tested_pairs import ZEROS
+from deltacell.screen import Screen, Split
+from deltacell.train.predictor import AnyRun
+
+
+def evaluate(
+    predictors: AnyRun | Sequence[AnyRun],
+    screen: Screen | None = None,
+    split: Split | None = None,
+    *,
+    baselines: Sequence[str] = (),
+    weights: str = "best",
+    device: str = "auto",
+    on: str | os.PathLike[str] | Screen | None = None,
+    samples: int | None = None,
+    beyond: float = 0.08,
+    zeros: int = ZEROS,
+    threshold: float = THRESHOLD,
+    bootstrap: Bootstrap | None = None,
+    progress: bool = True,
+) -> EvaluatedRuns:
+    """Test runs and baselines on the same rows: metrics with intervals, and which one is best.
+
+    The predictors are runs, directories of runs, whose ``best`` or ``last`` ``weights`` are used,
+    and names of baselines such as ``boosted_trees``, which are fitted on the training part of
+    the runs. Runs of one name that differ only in the seed are one predictor. ``screen`` and
+    ``split`` must be those of the runs; ``samples`` draws some of the test rows.
+
+    Networks compute on the ``device``: ``cpu``, ``cuda``, or ``auto``, a GPU if there is one.
+
+    A score at or below ``threshold`` is a hit for AUROC and AUPR. ``on`` is another screen to test
+    on instead of the test part, without training rows, and also only on its rows at least
+    ``beyond`` from 0. For a list of hits, ``zeros`` tested pairs that are not hits are drawn, as if
+    every query gene had been crossed with every array gene.
+    """
+    options = EvaluationOptions(on, samples, beyond, zeros, threshold, bootstrap)
+    with progress_bar() as bar:
+        report: Progress = bar if progress else lambda what, done, total: None
+        return evaluate_runs(
+            predictors,
+            screen,
+            split,
+            baselines=baselines,
+            weights=weights,
+            device=device,
+            options=options,
+            progress=report,
+        )

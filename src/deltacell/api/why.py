@@ -1,0 +1,71 @@
+"""The verb `why`: what the score of one gene set is based on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from deltacell.base.errors import InputError
+from deltacell.base.files import write_text
+from deltacell.base.frames import data_frame
+from deltacell.base.rendering import Shown, report_function
+from deltacell.ranking.explain_set import explain_set
+from deltacell.ranking.request import gene_indices
+from deltacell.train.predictor import AnyRun, load_runs
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreExplanation(Shown):
+    """Why a gene set has its score; ``result`` is from `explain_set`."""
+
+    printed_by: ClassVar[str] = "predict:print_explained_set"
+
+    result: Mapping[str, Any]
+
+    @property
+    def score(self) -> float:
+        """The predicted score, in the unit of the screen."""
+        return float(self.result["score"])
+
+    @property
+    def sentences(self) -> list[str]:
+        """The main contributions to the score, in words."""
+        return list(self.result["sentences"])
+
+    def votes(self) -> pd.DataFrame:
+        """Return the measured sets that the score is based on, the largest weight first."""
+        return data_frame(self.result["votes"])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the explanation as a JSON-serialisable dict."""
+        return dict(self.result)
+
+    def page(self, path: str | os.PathLike[str]) -> Path:
+        """Write the explanation as a self-contained HTML page; return its path."""
+        html = report_function("predict:explained_page")(self.result)
+        write_text(path, html, what="the page")
+        return Path(path)
+
+
+def why(
+    runs: AnyRun | Sequence[AnyRun],
+    *genes: str,
+    weights: str = "best",
+    device: str = "auto",
+) -> ScoreExplanation:
+    """Explain the score of one gene set: what contributes to it, and the closest measured sets.
+
+    ``genes`` are names of any kind; ``weights`` and ``device`` are for runs given by their
+    directory, as in `Run`.
+    """
+    loaded = load_runs(runs, weights, device)
+    indices = gene_indices(loaded[0].data.cell.genes, genes)
+    if not len(indices):
+        raise InputError('no genes; expected: deltacell why RUN "HO STE2"', code="no-gene")
+    return ScoreExplanation(explain_set(loaded, indices))

@@ -1,0 +1,64 @@
+"""Optimizers of PyTorch by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from deltacell.base.errors import InputError
+from deltacell.models.base import parameter_groups
+from deltacell.train.config import OptimizerConfig
+from deltacell.train.config.keys import unknown_name
+
+_NEEDS_CLOSURE = "LBFGS"  # it computes the loss several times per step
+_OWN_KEYS = ("lr", "weight_decay")  # in `OptimizerConfig`, and not in its options
+
+
+def optimizer_names() -> list[str]:
+    """Return the optimizers that a config can name."""
+    return sorted(
+        name
+        for name, value in vars(torch.optim).items()
+        if inspect.isclass(value)
+        and issubclass(value, torch.optim.Optimizer)
+        and name not in ("Optimizer", _NEEDS_CLOSURE)
+    )
+
+
+def build_optimizer(module: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
+    """Return a new optimizer; only matrices and embeddings have weight decay.
+
+    The fused implementation is used where there is one, unless the options say otherwise.
+    """
+    names = optimizer_names()
+    if config.name not in names:
+        raise unknown_name("optimizer.name", config.name, names)
+    optimizer_class = getattr(torch.optim, config.name)
+    allowed = inspect.signature(optimizer_class.__init__).parameters
+    _check_options(config, allowed)
+    options = dict(config.options)
+    if "fused" in allowed and "foreach" not in options:
+        options.setdefault("fused", True)
+    groups = parameter_groups(module, config.weight_decay)
+    try:
+        optimizer: torch.optim.Optimizer = optimizer_class(groups, lr=config.lr, **options)
+    except (TypeError, ValueError, RuntimeError) as error:
+        message = f"optimizer.name={config.name} refuses its options: {error}"
+        raise InputError(message, code="out-of-range", key="optimizer.options") from error
+    return optimizer
+
+
+def _check_options(config: OptimizerConfig, allowed: Mapping[str, inspect.Parameter]) -> None:
+    """Raise for an option that the optimizer does not have, or that has a key of its own."""
+    for option in config.options:
+        key = f"optimizer.options.{option}"
+        if option in _OWN_KEYS:
+            message = f"{key} has a key of its own, optimizer.{option}"
+            raise InputError(message, code="conflicting-settings", key=key)
+        if option not in allowed or option in ("self", "params"):
+            message = f"{config.name} has no option '{option}'"
+            fix = f"See the arguments of torch.optim.{config.name}."
+            raise InputError(message, code="unknown-key", fix=fix, key=key)

@@ -1,0 +1,136 @@
+"""`start` in Python: what it loads, tells and returns."""
+
+import json
+
+import pytest
+
+import deltacell as dc
+from deltacell.api.start import StartObserver
+from deltacell.api.start_record import check_sources
+from deltacell.data.import_folder import Imported
+from deltacell.models import registry
+from deltacell.profile.record import read_run
+from deltacell.train.config.choose_settings import suited_config
+from deltacell.train.config.compose import compose
+
+
+class Recorder(StartObserver):
+    """Keeps what it is told, and stops before a stage."""
+
+    def __init__(self, stop_before=None):
+        self.stages, self.sentences, self.results = [], [], []
+        self.stop_before = stop_before
+
+    def begin(self, stage):
+        self.stages.append(stage)
+        if stage.number == self.stop_before:
+            raise KeyboardInterrupt
+
+    def tell(self, sentence):
+        self.sentences.append(sentence)
+
+    def imported(self, imported):
+        self.results.append("imported")
+
+    def trained(self, outcome, config):
+        self.results.append("trained")
+
+    def evaluated(self, evaluated):
+        self.results.append("evaluated")
+
+    def ranked(self, page_data, path):
+        self.results.append("ranked")
+
+
+@pytest.fixture
+def tables(tmp_path):
+    """A table of 30 pairs that share genes."""
+    genes = [f"YAL{i:03}W" for i in range(1, 13)]
+    rows = [
+        f"{genes[i % 12]}\t{genes[(i + 1 + i // 12) % 12]}\t{0.1 * (i % 7) - 0.3}"
+        for i in range(30)
+    ]
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    (folder / "screen.tsv").write_text("gene1\tgene2\tscore\n" + "\n".join(rows) + "\n")
+    return folder
+
+
+@pytest.fixture
+def loads(monkeypatch):
+    """How often a cell and a screen were loaded from disk."""
+    counts = {"Cell": 0, "Screen": 0}
+
+    def counting(kind):
+        load = kind.load.__func__
+
+        def counted(cls, *args, **options):
+            counts[kind.__name__] += 1
+            return load(cls, *args, **options)
+
+        return classmethod(counted)
+
+    for kind in (dc.Cell, dc.Screen):
+        monkeypatch.setattr(kind, "load", counting(kind))
+    return counts
+
+
+def start(tables, out, observer, *settings):
+    words = settings or ("model.rounds=5",)
+    return dc.start(tables, out, top=5, settings=words, progress=False, observer=observer)
+
+
+def test_the_cell_and_the_screen_are_loaded_once_and_no_stage_is_repeated(tables, tmp_path, loads):
+    first, second = Recorder(), Recorder()
+    started = start(tables, tmp_path / "out", first)
+    assert loads == {"Cell": 1, "Screen": 1}
+    assert first.results == ["imported", "trained", "evaluated", "ranked"]
+    assert [stage.exists for stage in first.stages] == [False] * 4
+    assert [stage.command[0] for stage in first.stages] == ["data", "train", "evaluate", "predict"]
+    assert "By a trial on" in first.sentences[0]
+    saved = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    assert json.loads(json.dumps(started.evaluation)) == saved
+    assert set(saved["predictors"]) >= {"additive", "boosted_trees"}
+    assert started.ranking.to_pandas()["end"].value_counts().to_dict() == {
+        "lowest": 5,
+        "highest": 5,
+    }
+    assert started.run.loaded.record.path == tmp_path / "out" / "run"
+    assert "<table" in started.page.read_text()
+    assert loads == {"Cell": 1, "Screen": 1}
+    again = start(tables, tmp_path / "out", second)
+    assert loads == {"Cell": 2, "Screen": 2}
+    assert second.results == ["ranked"]
+    assert [stage.exists for stage in second.stages] == [True, True, True, False]
+    assert again.evaluation == saved
+
+
+def test_what_was_stopped_before_a_stage_goes_on_there(tables, tmp_path, loads):
+    with pytest.raises(KeyboardInterrupt):
+        start(tables, tmp_path / "out", Recorder(stop_before=3))
+    assert str(read_run(tmp_path / "out" / "run").status) == "finished"
+    resumed = Recorder()
+    start(tables, tmp_path / "out", resumed)
+    assert [stage.exists for stage in resumed.stages] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("model", ["dango", "boosted_trees"])
+def test_the_settings_suit_the_model_that_is_named(tables, tmp_path, model):
+    cell = dc.Cell.synthetic("demo")
+    relations = ["physical", "regulatory"]
+    out, recorder = tmp_path / "out", Recorder(stop_before=2)
+    check_sources(tables, out, overwrite=False)
+    screen = dc.Screen.synthetic(cell, n=300).take(range(60))
+    Imported(cell.with_relations(relations), {"few": screen}).save(out / "data")
+    with pytest.raises(KeyboardInterrupt):
+        start(tables, out, recorder, f"model={model}")
+    words = list(recorder.stages[1].command[1:])
+    config = compose(words)
+    assert config == suited_config(words)[0]
+    if model == "dango":
+        assert config.model.relations == relations
+        assert config.model.lambdas.items() >= dict.fromkeys(relations, 1.0).items()
+        assert config.data.batch_size == 32
+    else:
+        assert config.model == registry.config_class(model)()
+        assert "ranking" in recorder.sentences[0]
