@@ -142,10 +142,18 @@ def test_the_rate_of_workers_is_counted_after_their_first_batch() -> None:
 
 
 PREDICT = [name for model in models.LOOPS for name in ("loop", *models.RANKED[model])]
+DEVICE = [*("dango", "pair_cell", "shared", "delta", "late", "late, epistasis", "edge_mask")]
 QUICK = {
     "data": ("name", ["columnar", "per_record", "lazy"], "bytes_per_sample"),
     "dango --batch 5 --steps 2": ("variant", ["dense", "closed_form"], "loss"),
     "context": ("predictor", [OWN, SHUFFLED, WITH], "seen new_unseen seconds"),
+    "device --device cpu --batch 4 --repeats 1": (
+        *(
+            "case",
+            ["dango", "pair_cell", "shared", "delta", "late", "late, epistasis", "edge_mask"],
+        ),
+        "s_per_step genotypes_per_s",
+    ),
     "pairs": ("name", ["columns", "train", "score_all_pairs"], "seconds pairs"),
     "train --steps 2 --repeats 1": ("model", [*models.MODELS], "phase_overhead"),
     "predict --repeats 1": ("variant", PREDICT, "sets_per_s times_the_loop"),

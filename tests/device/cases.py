@@ -1,6 +1,8 @@
 """Training steps on the pretend device, in a process of their own: ``python cases.py [NAME...]``.
 
-Prints a line of JSON for each case: the differences from the CPU, and what a step did.
+Prints a line of JSON for each case: the differences from the CPU, and what a step did. With
+``--yeast`` first, the cases are steps of 32 triples at the sizes of the yeast cell, in single
+precision and without a comparison: what `auto` is chosen by.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import numpy as np
 import torch
 from pretend import GPU, LOG, OnPretendDevice
 from torch import nn
@@ -28,7 +31,8 @@ from deltacell.models.interface import LabelledSets, TargetScale
 from deltacell.models.losses import DangoLoss, LogCosh, PointDistributionContrast
 from deltacell.models.pair_cell.model import PairCell
 from deltacell.propagate import Delta
-from deltacell.screen import Batch, Genotypes
+from deltacell.screen import Batch, Genotypes, Loader, Screen
+from deltacell.train.predictor import TrainedPredictor
 from deltacell.train.task import Task
 
 N_GENOTYPES = 8
@@ -61,7 +65,7 @@ CASES: dict[str, Case] = {
     "pair_cell": Case(PairCell, LogCosh, {"hidden": HIDDEN}),
     "shared": hetero(propagation="shared"),
     "delta": hetero(propagation="delta"),
-    "delta, sparse": hetero(propagation=Delta(moved=0.0, found=0.0)),
+    "delta, sparse": hetero(propagation=Delta(gather_cost=0.0, entry_cost=0.0)),
     "delta, bounded": hetero(propagation=Delta(max_bytes=2**28)),
     "late": hetero(propagation="late", **LATE),
     "late, epistasis": hetero(propagation="late", epistasis=True, **LATE),
@@ -122,7 +126,34 @@ def _unpinned_gather(model: nn.Module) -> None:
     model.encode = slow  # type: ignore[assignment]
 
 
+def _mask_per_step(model: nn.Module) -> None:
+    encode = model.encode
+
+    def slow(cell: Cell) -> Any:
+        encoded = encode(cell)
+        genes = encoded.wild_type.last["gene"].detach()
+        genes[genes[:, 0] > 0].sum()
+        return encoded
+
+    model.encode = slow  # type: ignore[assignment]
+
+
+def _needless_gather(model: nn.Module) -> None:
+    encode = model.encode
+
+    def slow(cell: Cell) -> Any:
+        encoded = encode(cell)
+        genes = encoded.wild_type.last["gene"].detach()
+        rows = torch.zeros(100 * len(genes), dtype=torch.int64, device=genes.device)
+        genes.index_select(0, rows)
+        return encoded
+
+    model.encode = slow  # type: ignore[assignment]
+
+
 FAULTS = {
+    "mask per step": _mask_per_step,
+    "needless gather": _needless_gather,
     "item per sample": _item_per_sample,
     "host copy": _host_copy,
     "double forward": _double_forward,
@@ -216,14 +247,84 @@ def run(name: str, cell: Cell) -> dict[str, Any]:
     return {**found, "propagation": facts and (facts["choice"] or {}).get("choice")}
 
 
+PREDICTED = ["dango", "pair_cell", "shared", "delta", "late, epistasis", "metabolism", "none"]
+SETS = np.array([[0, 1], [2, 9], [5, 61]])
+
+
+def predict(name: str, cell: Cell) -> dict[str, Any]:
+    """Return how far predictions on the device are from the CPU's, after a checkpoint."""
+    reference = build(CASES[name], cell).model.eval()
+    model = build(CASES[name], cell).to(GPU).model.eval()
+    # As a checkpoint holds the weights: they come from one device and go to another.
+    model.load_state_dict({k: v.to(GPU) for k, v in reference.state_dict().items()})
+    saved = {k: v.cpu() for k, v in model.state_dict().items()}
+    reference.load_state_dict(saved)
+    genotypes = batches(cell)[0].genotypes
+    scale = TargetScale(0.5, 2.0)
+    both = [TrainedPredictor(m, cell, scale, batch_size=3) for m in (reference, model)]
+    scores = [predictor.predict(genotypes).score for predictor in both]
+    exact = [predictor.scorer().scores(SETS) for predictor in both]
+    screen = Screen.synthetic(cell, n=40)
+    tasks = [Task(m, LogCosh(), cell, TargetScale()) for m in (reference, model)]
+    LOG.clear()
+    validations = [
+        task.validate(Loader(screen, batch_size=16, shuffle=False)).predicted for task in tasks
+    ]
+    waits = LOG.of_kind("wait")
+    result = {
+        "case": f"predict: {name}",
+        "scores": float((scores[0] - scores[1]).abs().max()),
+        "scorer": float(np.abs(exact[0] - exact[1]).max()),
+        "validation": float(np.abs(validations[0] - validations[1]).max()),
+        "spread": float(scores[0].std()),
+        "waits_of_validation": waits,
+        "device": str(scores[1].device),
+    }
+    gated = [m.gated(cell, [2, 9]) for m in (reference, model)]
+    if gated[0] is not None and gated[1] is not None:
+        gates = (torch.ones(len(gated[0].relations)), torch.ones(cell.n_genes))
+        gradients = [_gradient_of_gates(g, *gates) for g in gated]
+        result["gates"] = float((gradients[0] - gradients[1]).abs().max())
+    return result
+
+
+def _gradient_of_gates(gated: Any, relations: torch.Tensor, genes: torch.Tensor) -> torch.Tensor:
+    leaf = relations.double().requires_grad_()
+    (gradient,) = torch.autograd.grad(gated.score(leaf, genes.double()), leaf)
+    return gradient
+
+
+def work_at_yeast_size(name: str, cell: Cell) -> dict[str, Any]:
+    """Return the launches and the bytes of a step of 32 triples."""
+    case = CASES[name]
+    case.loss = LogCosh
+    case.options |= {"hidden": 64, "layers": 3, "local_heads": 8}
+    genes = np.random.default_rng(0).permutation(cell.n_genes)[:96].reshape(32, 3)
+    genotypes = Genotypes.of(np.sort(genes, axis=1).tolist())
+    weights = torch.full((32,), 1 / 32)
+    batch = Batch(genotypes, torch.zeros(32), weights, torch.arange(32))
+    task = build(case, cell).float().to(GPU)
+    LOG.clear()
+    task(task.prepare(batch).to(GPU))["loss"].backward()
+    return {"case": name, "launches": LOG.launches, "gb": LOG.n_bytes / 1e9}
+
+
 def main() -> None:
     """Run the named cases, or all."""
+    if sys.argv[1:2] == ["--yeast"]:
+        yeast = Cell.synthetic("yeast")
+        with OnPretendDevice():
+            for name in sys.argv[2:]:
+                sys.stdout.write(json.dumps(work_at_yeast_size(name, yeast)) + "\n")
+                sys.stdout.flush()
+        return
     cell = Cell.synthetic("demo")
     with OnPretendDevice():
-        for name in sys.argv[1:] or CASES:
+        for name in sys.argv[1:] or [*CASES, *(f"predict: {name}" for name in PREDICTED)]:
             result: dict[str, Any] = {"case": name}
+            kind, _, rest = name.partition(": ")
             try:
-                result = run(name, cell)
+                result = predict(rest, cell) if kind == "predict" else run(name, cell)
             except Exception as error:
                 result["error"] = f"{type(error).__name__}: {error}"
                 if len(sys.argv) > 1:

@@ -22,7 +22,7 @@ from deltacell.screen import Genotypes
 NAMES = [name for name in ALL_NAMES if name != "late"]
 
 # Whatever things cost, the result is the same; these costs make `delta` take every way there is.
-SPARSE = {"moved": 0.0, "found": 0.0}
+SPARSE = {"gather_cost": 0.0, "entry_cost": 0.0}
 COSTS = st.sampled_from([0.0, 1e9]) | st.floats(-2, 5).map(lambda x: 10.0**x)
 
 OPTIONS = {
@@ -47,7 +47,7 @@ def ways(draw, name, batch):
     if name == "shared":
         return draw(st.builds(Shared, tile, rows))
     workers = st.none() | st.integers(1, 3)
-    return draw(st.builds(Delta, tile, rows, workers, moved=COSTS, found=COSTS))
+    return draw(st.builds(Delta, tile, rows, workers, gather_cost=COSTS, entry_cost=COSTS))
 
 
 @settings(laws.LAW, max_examples=10)

@@ -15,7 +15,7 @@ from deltacell.propagate.transfer import TensorMap
 from deltacell.screen import Genotypes
 
 # Lists and differences wherever they are possible.
-SPARSE = {"moved": 0.0, "found": 0.0}
+SPARSE = {"gather_cost": 0.0, "entry_cost": 0.0}
 WAYS = [Shared(workers=2), Delta(tile=3), Delta(**SPARSE), Delta(5, workers=2, **SPARSE)]
 GENOTYPES = Genotypes.of([[0, 1, 2], [5], [7, 9], [5], [40, 41, 42, 43, 44]])
 

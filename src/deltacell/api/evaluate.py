@@ -23,6 +23,7 @@ def evaluate(
     *,
     baselines: Sequence[str] = (),
     weights: str = "best",
+    device: str = "auto",
     on: str | os.PathLike[str] | Screen | None = None,
     samples: int | None = None,
     beyond: float = 0.08,
@@ -38,6 +39,8 @@ def evaluate(
     the runs. Runs of one name that differ only in the seed are one predictor. ``screen`` and
     ``split`` must be those of the runs; ``samples`` draws some of the test rows.
 
+    Networks compute on the ``device``: ``cpu``, ``cuda``, or ``auto``, a GPU if there is one.
+
     A score at or below ``threshold`` is a hit for AUROC and AUPR. ``on`` is another screen to test
     on instead of the test part, without training rows, and also only on its rows at least
     ``beyond`` from 0. For a list of hits, ``zeros`` tested pairs that are not hits are drawn, as if
@@ -52,6 +55,7 @@ def evaluate(
             split,
             baselines=baselines,
             weights=weights,
+            device=device,
             options=options,
             progress=report,
         )

@@ -144,6 +144,7 @@ def rank(
     *,
     out: str | os.PathLike[str] | None = None,
     weights: str = "best",
+    device: str = "auto",
     overwrite: bool = False,
     progress: bool = True,
     tell: Callable[[str], None] = lambda sentence: None,
@@ -154,7 +155,8 @@ def rank(
     Several ``runs`` give a mean and a spread. ``sets`` is ``pairs``, ``triples``, ``with GENE
     ...``, a file with one set per line, or the sets themselves. The ``options`` are those of
     `deltacell predict`: ``genes``, ``top``, ``above``, ``below``, ``status``, ``linked``,
-    ``distance`` and ``size``. ``tell`` is called with messages about the expected time.
+    ``distance`` and ``size``. Networks compute on the ``device``, as in `Run`. ``tell`` is called
+    with messages about the expected time.
 
     The ranking is a Parquet file, by default in the folder ``rankings`` of the first run. Repeat
     the call to resume a ranking that was stopped; one that is complete is read from its file.
@@ -166,7 +168,7 @@ def rank(
     with progress_bar() as bar:
         report: Progress = bar if progress and is_first else lambda label, done, total: None
         report("loading", 0, 0)
-        loaded = load_runs(runs, weights)
+        loaded = load_runs(runs, weights, device)
         scorer = scorer_of(loaded)
         home = loaded[0].record.path / "rankings"
         if not isinstance(sets, str | os.PathLike):

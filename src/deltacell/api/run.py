@@ -29,18 +29,21 @@ class Run:
     """A trained predictor with its data, in a directory that `fit` or a command made.
 
     `weights` are ``best`` by validation, ``last``, or the name of a checkpoint; ``loaded`` is the
-    run with these weights, if it is loaded already.
+    run with these weights, if it is loaded already. Its network computes on the `device`: ``cpu``,
+    ``cuda``, or ``auto``, a GPU if there is one.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         weights: str = "best",
+        device: str = "auto",
         *,
         loaded: LoadedRun | None = None,
     ) -> None:
         self.path = Path(path).absolute()
         self.weights = weights
+        self.device = device
         self.config: Config = resumed_config(self.path)
         self._loaded = loaded
 
@@ -53,7 +56,7 @@ class Run:
     def loaded(self) -> LoadedRun:
         """The predictor with its weights, and its data, which are loaded when first asked for."""
         if self._loaded is None:
-            self._loaded = load_run(self.path, self.weights)
+            self._loaded = load_run(self.path, self.weights, device=self.device)
         return self._loaded
 
     @property
@@ -91,7 +94,7 @@ class Run:
         overrides = [f"trainer.{name}={value}" for name, value in settings.items()]
         config = resumed_config(self.path, [*overrides, f"trainer.progress={progress}".lower()])
         train(config, resume=self.path, rendering=training_rendering())
-        return Run(self.path, self.weights)
+        return Run(self.path, self.weights, self.device)
 
     def __repr__(self) -> str:
         record = self.record

@@ -53,12 +53,18 @@ class ScoreExplanation(Shown):
         return Path(path)
 
 
-def why(runs: AnyRun | Sequence[AnyRun], *genes: str, weights: str = "best") -> ScoreExplanation:
+def why(
+    runs: AnyRun | Sequence[AnyRun],
+    *genes: str,
+    weights: str = "best",
+    device: str = "auto",
+) -> ScoreExplanation:
     """Explain the score of one gene set: what contributes to it, and the closest measured sets.
 
-    ``genes`` are names of any kind, and ``weights`` is for runs given by their directory.
+    ``genes`` are names of any kind; ``weights`` and ``device`` are for runs given by their
+    directory, as in `Run`.
     """
-    loaded = load_runs(runs, weights)
+    loaded = load_runs(runs, weights, device)
     indices = gene_indices(loaded[0].data.cell.genes, genes)
     if not len(indices):
         raise InputError('no genes; expected: deltacell why RUN "HO STE2"', code="no-gene")

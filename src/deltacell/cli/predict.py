@@ -10,6 +10,7 @@ import typer
 
 from deltacell.base.errors import InputError
 from deltacell.cli.program import (
+    Device,
     Html,
     Json,
     Markdown,
@@ -29,6 +30,7 @@ def evaluate(
     runs: Annotated[list[Path], typer.Argument(help="Run directories; seeds are grouped.")],
     baselines: Annotated[str, option("Baselines to compare with, comma-separated.")] = BASELINES,
     weights: Weights = "best",
+    device: Device = "auto",
     samples: Annotated[int | None, option("Number of test rows; all by default.")] = None,
     threshold: Annotated[float, option("Maximum score of a hit, for AUROC.")] = -0.08,
     on: Annotated[Path | None, option("Test on another screen, without training rows.")] = None,
@@ -53,6 +55,7 @@ def evaluate(
         runs,
         baselines=split_names(baselines) or [],
         weights=weights,
+        device=device,
         on=on,
         samples=samples,
         beyond=beyond,
@@ -80,6 +83,7 @@ def predict(
     distance: Annotated[int, option("Base pairs within which genes are linked.")] = 200_000,
     size: Annotated[int | None, option("Genes per set, for --sets with.")] = None,
     weights: Weights = "best",
+    device: Device = "auto",
     out: Annotated[Path | None, option("Parquet file; named after --sets by default.")] = None,
     html: Html = None,
     csv: Annotated[Path | None, option("Also write all rows as .csv or .tsv.")] = None,
@@ -117,7 +121,7 @@ def predict(
         raise InputError("--out must be a .parquet and --xlsx an .xlsx file", code="wrong-suffix")
     options: dict[str, Any] = {"top": top, "above": above, "below": below, "status": status}
     options |= {"genes": genes, "size": size, "distance": distance, "linked": linked}
-    options |= {"out": out, "overwrite": overwrite, "weights": weights}
+    options |= {"out": out, "overwrite": overwrite, "weights": weights, "device": device}
     try:
         ranking = rank(runs, given, tell=tell, **options)
     except Stopped as stopped:
@@ -142,6 +146,7 @@ def predict(
 def why(
     runs: Annotated[list[str], typer.Argument(help='Run directories, then genes: "RAD52 RAD51".')],
     weights: Weights = "best",
+    device: Device = "auto",
     html: Html = None,
     json: Json = None,
 ) -> None:
@@ -155,7 +160,7 @@ def why(
     from deltacell.report.predict import print_explained_set
 
     paths, genes = _runs_and_genes(runs)
-    explanation = explain_score(paths, *genes, weights=weights)
+    explanation = explain_score(paths, *genes, weights=weights, device=device)
     write_json(json, explanation.result)
     if html is not None:
         explanation.page(html)

@@ -93,13 +93,14 @@ def evaluate_runs(
     *,
     baselines: Sequence[str] = (),
     weights: str = "best",
+    device: str = "cpu",
     options: EvaluationOptions | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> EvaluatedRuns:
     """Test runs and baselines on the same rows; see `deltacell.evaluate`."""
     options = EvaluationOptions() if options is None else options
     names, paths = _names_and_runs(predictors)
-    runs = load_runs(paths, weights)
+    runs = load_runs(paths, weights, device)
     _check_is_of_runs(runs, screen, split)
     data = compared_data(runs)
     for sentence in data.warnings:

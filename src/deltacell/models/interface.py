@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor, nn
 
 from deltacell.base.arrays import Floats
@@ -32,6 +33,15 @@ class Prediction:
     hit: Tensor | None = None  # the probability of a hit, for predictors of two parts
     given_hit: Tensor | None = None  # the expected score of a hit
     spread: Tensor | None = None  # the standard deviation of the score, if it is known
+
+    def on_host(self) -> Prediction:
+        """Return the prediction on the CPU, without intermediate results."""
+        return Prediction(
+            self.score.cpu(),
+            hit=None if self.hit is None else self.hit.cpu(),
+            given_hit=None if self.given_hit is None else self.given_hit.cpu(),
+            spread=None if self.spread is None else self.spread.cpu(),
+        )
 
     @property
     def among_hits(self) -> Tensor:
@@ -163,6 +173,10 @@ class Predictor(Recorded):
         """Return the predictions for genotypes, with the intermediate results that are wanted."""
         raise NotImplementedError
 
+    def on_device(self, cell: Cell, genotypes: Genotypes) -> Any:
+        """Return genotypes as a call takes them: as they are, unless a network is on a device."""
+        return genotypes
+
     def check_conditions(self, genotypes: Genotypes) -> None:
         """Raise for conditions of genotypes that would be ignored."""
         if genotypes.condition is not None and not self.reads_conditions:
@@ -210,6 +224,18 @@ class Model(nn.Module, Predictor):
             wanted: Collection[str] = (),
         ) -> Prediction: ...
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the parameters; the CPU without any."""
+        first = next(self.parameters(), None)
+        return torch.device("cpu") if first is None else first.device
+
+    def on_device(self, cell: Cell, genotypes: Genotypes) -> Any:
+        """Return genotypes as a call on the device of the model takes them."""
+        if self.device.type == "cpu":
+            return genotypes
+        return self.prepare(cell, genotypes).to(self.device, non_blocking=True)
+
     def begin(self, cell: Cell, training: LabelledSets) -> None:
         """Take in the training part, before the first step and when a run is loaded."""
 
@@ -222,7 +248,8 @@ class Model(nn.Module, Predictor):
         self.compile(**options)
 
     def scorer(self, cell: Cell, scale: TargetScale) -> Scorer:
-        """Return exact scores: in double precision, rounding does not depend on the batch."""
+        """Return exact scores, computed by a copy on the device of the model."""
+        # In double precision, so that a rounded score does not depend on the batch.
         exact = copy.deepcopy(self).double().eval().requires_grad_(False)
         return BatchScorer(exact, cell, scale)
 

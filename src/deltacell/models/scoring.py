@@ -112,7 +112,8 @@ class BatchScorer(Scorer):
         scores: Doubles = np.empty(len(sets), dtype=np.float64)
         for begin in range(0, len(sets), per_call):
             part = sets[begin : begin + per_call]
-            prediction = self._predictor(self._cell, genotypes_of(part))
+            genotypes = self._predictor.on_device(self._cell, genotypes_of(part))
+            prediction = self._predictor(self._cell, genotypes).on_host()
             scores[begin : begin + len(part)] = self._scale.undo(prediction.score).double().numpy()
         return scores
 

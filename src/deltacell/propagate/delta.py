@@ -37,12 +37,12 @@ class Delta(TiledStrategy[DeltaTile]):
     product is used as in `Shared`. Unchanged rows are the wild type's, in value and gradient.
 
     Costs decide between the two ways, both of which are exact. Gathering a row costs as much as
-    multiplying it by `moved` columns of weights, and finding an entry of a difference on the host
-    as much as multiplying `found` numbers by it.
+    multiplying it by `gather_cost` columns of weights, and finding an entry of a difference on the
+    host as much as multiplying `entry_cost` numbers by it.
     """
 
-    moved: float = 22.6
-    found: float = 600.0
+    gather_cost: float = 22.6
+    entry_cost: float = 600.0
     name: ClassVar[str] = "delta"
     passes: ClassVar[Messages] = Messages.changes
 
@@ -56,7 +56,7 @@ class Delta(TiledStrategy[DeltaTile]):
         epistasis: bool = False,
     ) -> TilePlan[DeltaTile]:
         """Return the changed rows of each hop, tile by tile."""
-        costs = Costs(gather=self.moved, entry=self.found)
+        costs = Costs(gather=self.gather_cost, entry=self.entry_cost)
         width = self.mutants_per_tile(shapes, len(deleted), device, dtype)
         tiles = [
             delta_tile(shapes, lost, costs, device) for lost in tiles_of(shapes, deleted, width)

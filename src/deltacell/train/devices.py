@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from deltacell.base.errors import InputError
+from deltacell.base.errors import InputError, did_you_mean
 from deltacell.train.config import Config, TrainerConfig
 from deltacell.train.launch import is_launched
 
@@ -36,6 +36,24 @@ def accelerator_of(config: TrainerConfig) -> str:
     fix = f"Set trainer.devices={max(1, n_devices)}"
     fix += " or trainer.accelerator=cpu." if kind == "cuda" else "."
     raise InputError(what, code="too-few-devices", fix=fix)
+
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def device_named(name: str | torch.device) -> torch.device:
+    """Return the device of predictions: ``cpu``, ``cuda``, or ``auto``, a GPU if there is one."""
+    if isinstance(name, torch.device):
+        return name
+    if name not in DEVICES:
+        hint = did_you_mean(name, DEVICES)
+        message = f"unknown device '{name}'{hint}; expected one of {', '.join(DEVICES)}"
+        raise InputError(message, code="unknown-device")
+    has_gpu = torch.cuda.is_available()
+    if name == "cuda" and not has_gpu:
+        message = "the device is cuda, but PyTorch finds no GPU that it can use"
+        raise InputError(message, code="no-gpu", fix="Use --device auto, or cpu.")
+    return torch.device("cuda" if name == "cuda" or (name == "auto" and has_gpu) else "cpu")
 
 
 def cores() -> int:

@@ -30,6 +30,7 @@ from deltacell.storage import read_manifest
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config
 from deltacell.train.data import TrainingData, load_data
+from deltacell.train.devices import device_named
 from deltacell.train.limits import Limits
 from deltacell.train.position import Position
 from deltacell.train.run_directory import check_meaning, resumed_config
@@ -63,7 +64,10 @@ class TrainedPredictor:
         genotypes: Genotypes,
         progress: Callable[[int, int], None] | None = None,
     ) -> Prediction:
-        """Return the predictions in the screen's unit, without intermediate results."""
+        """Return the predictions in the screen's unit, on the host and without other results.
+
+        They are computed on the device of the model.
+        """
         self.model.check_conditions(genotypes)
         n = len(genotypes)
         per_call = self.model.sets_per_call or self.batch_size
@@ -73,7 +77,8 @@ class TrainedPredictor:
                 progress(begin, n)
             rows = torch.arange(begin, min(begin + per_call, n))
             part = genotypes if len(rows) == n else genotypes.take(rows)
-            parts.append(self.model(self.cell, part))
+            prediction = self.model(self.cell, self.model.on_device(self.cell, part))
+            parts.append(prediction.on_host())
         spread = _joined([part.spread for part in parts])
         given_hit = _joined([part.given_hit for part in parts])
         return Prediction(
@@ -173,8 +178,13 @@ def load_run(
     path: str | os.PathLike[str],
     which: str = "best",
     data: TrainingData | None = None,
+    device: str | torch.device = "cpu",
 ) -> LoadedRun:
-    """Load a run and its data, unless given, with weights ``best``, ``last`` or of a checkpoint."""
+    """Load a run and its data, unless given, with weights ``best``, ``last`` or of a checkpoint.
+
+    A network is moved to the device, see `device_named`; other predictors compute on the CPU.
+    """
+    place = device_named(device)
     record = read_run(path)
     config = resumed_config(path)
     data = load_data(config, record.path / SPLIT) if data is None else data
@@ -194,6 +204,7 @@ def load_run(
         # The average covers the parameters only, not the buffers.
         model.load_state_dict(state["model"] | (state["ema"] or {}))
         scale = TargetScale(**state["standard"])
+        model = model.to(place)
         predictor = TrainedPredictor(model.eval(), data.cell, scale, config.data.batch_size)
     return LoadedRun(record, config, data, predictor)
 
@@ -208,7 +219,11 @@ def _has_ended(checkpoints: Checkpoints, config: Config) -> bool:
     return False
 
 
-def load_runs(runs: AnyRun | Sequence[AnyRun], which: str = "best") -> list[LoadedRun]:
+def load_runs(
+    runs: AnyRun | Sequence[AnyRun],
+    which: str = "best",
+    device: str | torch.device = "cpu",
+) -> list[LoadedRun]:
     """Load several runs that are not loaded already; runs of the same data share it."""
     unloaded = as_list(runs)
     if not unloaded:
@@ -221,7 +236,7 @@ def load_runs(runs: AnyRun | Sequence[AnyRun], which: str = "best") -> list[Load
         if place in loaded:
             raise InputError("the run was given twice", code="repeated-run", where=place)
         if not isinstance(run, LoadedRun):
-            run = load_run(run, which, _shared(loaded.values(), Path(run)))
+            run = load_run(run, which, _shared(loaded.values(), Path(run)), device)
         loaded[place] = run
     return list(loaded.values())
 

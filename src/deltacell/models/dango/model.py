@@ -127,11 +127,14 @@ class Dango(Model):
     def scorer(self, cell: Cell, scale: TargetScale) -> DangoScorer:
         """Return exact scores of gene sets, and approximate ones with a bound."""
         exact = self._in_double_precision()
-        return DangoScorer(exact.hyper_sagnn.sets, exact.encode(cell).genes, scale)
+        genes = exact.encode(cell).genes.cpu()
+        # Sets are scored on the CPU, in threads and in parts of one shape.
+        return DangoScorer(exact.cpu().hyper_sagnn.sets, genes, scale)
 
     def gated(self, cell: Cell, genes: Sequence[int]) -> GatedScore:
         """Return the score of one genotype as a function of gates, in float64."""
-        return DangoGates(self._in_double_precision(), cell, genes)
+        # On the CPU, because only the neighbourhood of the genes is computed.
+        return DangoGates(self._in_double_precision().cpu(), cell, genes)
 
     @torch.no_grad()
     def relation_weights(self, cell: Cell, genes: Tensor) -> RelationWeights:

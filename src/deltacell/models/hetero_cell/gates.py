@@ -39,14 +39,16 @@ class HeteroCellGates(GatedScore):
         self.relations = (*model.relations, *metabolism)
 
     def score(self, relation_gates: Tensor, gene_gates: Tensor) -> Tensor:
-        """Return the score under gates of the relations and the genes."""
+        """Return the score under gates of the relations and the genes, on the host."""
         model = self._model
+        relation_gates = relation_gates.to(model.device)
+        gene_gates = gene_gates.to(model.device)
         state = model.first_state(self._cell)
         state[GENE] = state[GENE] * gene_gates.unsqueeze(1)
         n_relations = len(model.relations)
         hops = [_gated(hop, relation_gates, n_relations) for hop in model.hops(self._cell)]
         encoded = model.encoded(self._cell, hops, state)
-        return model.score(self._cell, encoded, self._prepared).score[0]
+        return model.score(self._cell, encoded, self._prepared).score[0].cpu()
 
 
 def _gated(hop: Hop, gates: Tensor, n_relations: int) -> Hop:

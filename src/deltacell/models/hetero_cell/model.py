@@ -193,8 +193,8 @@ class HeteroCell(Model):
         request = self.propagation
         if not isinstance(request, Auto):
             return request
-        if self._chosen is None or not self._chosen.is_for(request, self._device):
-            self._chosen = request.choose(self.mutant_shapes(cell), self._device)
+        if self._chosen is None or not self._chosen.is_for(request, self.device):
+            self._chosen = request.choose(self.mutant_shapes(cell), self.device)
         return self._chosen.strategy
 
     def forward(
@@ -248,7 +248,7 @@ class HeteroCell(Model):
         genotypes: Genotypes | PreparedMutants,
     ) -> Prediction:
         """Return the result of `forward` for an encoded wild type."""
-        prepared = self._prepared(cell, genotypes).to(self._device, non_blocking=True)
+        prepared = self._prepared(cell, genotypes).to(self.device, non_blocking=True)
         genes = encoded.wild_type.last[GENE]
         intermediate = {"genes": genes}
         scores = []
@@ -293,7 +293,7 @@ class HeteroCell(Model):
         plan = strategy.plan(
             self.mutant_shapes(cell),
             deleted,
-            self._device,
+            self.device,
             dtype=torch.promote_types(self.encoder.embedding.dtype, torch.float32),
             epistasis=self.epistasis and metabolism is None,
         )
@@ -394,10 +394,6 @@ class HeteroCell(Model):
     @property
     def _gene_layers(self) -> list[GeneLayer]:
         return [cast(GeneLayer, layer) for layer in self.layers]
-
-    @property
-    def _device(self) -> torch.device:
-        return self.encoder.embedding.device
 
     def _global_score(
         self,
