@@ -169,7 +169,7 @@ class _Screens:
         settings = [] if self.target is None else [f"data.screen={hydra_text(self.target)}"]
         context = self._context(names, given)
         if context:
-            settings.append(f"data.context=[{','.join(map(hydra_text, context))}]")
+            settings.append(f"data.context={hydra_text(list(context))}")
         return settings
 
     def _context(self, names: Sequence[str], given: Sequence[str]) -> Sequence[str]:
