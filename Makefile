@@ -51,7 +51,7 @@ test: setup
 
 test-full: setup
 # One worker runs all tests of a file, which share what is slow to make; slow files come first.
-	$(PYTEST) -m "not timed" -n $(WORKERS_FULL) --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not timed and not full" -n $(WORKERS_FULL) --dist loadfile --no-loadscope-reorder
 
 lint: setup
 	$(BIN)/ruff check src devtools tests

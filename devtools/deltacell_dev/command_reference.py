@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -16,7 +16,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "commands.md
 
 def reference() -> str:
     """Return the page: every command with its arguments, options and an example."""
-    leaves = [(path, one) for path, one in commands() if not hasattr(one, "commands")]
+    leaves = [(path, command) for path, command in commands() if not hasattr(command, "commands")]
     return "\n\n".join([_HEAD, *(_section(path, command) for path, command in leaves)]) + "\n"
 
 
@@ -51,14 +51,14 @@ def _section(path: tuple[str, ...], command: Any) -> str:
     example = command.epilog.replace("\\[", "[").removeprefix("Example: ")
     rows = [("argument or option", "takes", "default", "meaning"), ("---",) * 4]
     kinds = get_type_hints(command.callback)
-    for given in command.params:
-        if given.name in kinds:
-            names = ", ".join(f"`{word}`" for word in (*given.opts, *given.secondary_opts))
-            if given.param_type_name == "argument":
-                names = f"`{given.name.upper()}`"
-            rows.append((names, _takes(kinds[given.name]), _default(given), given.help))
-    cells = ([" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows)
-    table = "\n".join(f"| {' | '.join(row)} |" for row in cells)
+    for parameter in command.params:
+        if parameter.name in kinds:
+            names = ", ".join(f"`{word}`" for word in (*parameter.opts, *parameter.secondary_opts))
+            if parameter.param_type_name == "argument":
+                names = f"`{parameter.name.upper()}`"
+            takes = _takes(kinds[parameter.name])
+            rows.append((names, takes, _default(parameter), parameter.help))
+    table = "\n".join(_row(row) for row in rows)
     title = f"## deltacell {' '.join(path)}"
     return "\n\n".join([title, *paragraphs, f"Example: `{example}`", table])
 
@@ -69,22 +69,29 @@ _WORDS: dict[Any, str] = {
 }
 
 
+def _row(cells: Iterable[str]) -> str:
+    """Return a line of a table in Markdown."""
+    escaped = [" ".join(cell.split()).replace("|", "\\|") for cell in cells]
+    return f"| {' | '.join(escaped)} |"
+
+
 def _takes(kind: Any) -> str:
-    # Of `X | None` it is X.
-    for one in (kind, *get_args(kind)):
-        if isinstance(one, type) and issubclass(one, Enum):
-            return ", ".join(f"`{member.value}`" for member in one)
-        if one in _WORDS:
-            return _WORDS[one]
+    """Return the words for a type; of ``X | None`` those for X."""
+    for part in (kind, *get_args(kind)):
+        if isinstance(part, type) and issubclass(part, Enum):
+            return ", ".join(f"`{member.value}`" for member in part)
+        if part in _WORDS:
+            return _WORDS[part]
     raise TypeError(kind)
 
 
-def _default(given: Any) -> str:
-    if given.required:
+def _default(parameter: Any) -> str:
+    """Return what a parameter is if it is not given, empty for a flag."""
+    if parameter.required:
         return "required"
-    if isinstance(given.show_default, str):
-        return given.show_default
-    value = getattr(given.default, "value", given.default)
+    if isinstance(parameter.show_default, str):
+        return parameter.show_default
+    value = getattr(parameter.default, "value", parameter.default)
     return "" if value is None or isinstance(value, bool) else f"`{value}`"
 
 

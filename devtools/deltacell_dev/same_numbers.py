@@ -21,10 +21,12 @@ PACKAGES = ("numpy", "scipy", "lightgbm", "polars", "torch")
 
 
 def digest(content: bytes) -> str:
+    """Return the first twelve digits of the SHA-256."""
     return hashlib.sha256(content).hexdigest()[:12]
 
 
 def main() -> None:
+    """Fit, and print a line for each stage."""
     parser = argparse.ArgumentParser(description="Digests of a fit of pair trees.")
     parser.add_argument("--genotypes", type=int, default=1_000)
     parser.add_argument("--rounds", type=int, default=40)

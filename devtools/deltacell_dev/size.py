@@ -40,9 +40,9 @@ def count_tree(folder: Path) -> dict[str, Counter[str]]:
     counted: dict[str, Counter[str]] = {}
     for path in sorted(folder.rglob("*.py")):
         package = path.relative_to(folder).parent
-        found = count_file(path)
+        counts = count_file(path)
         for name in (package.as_posix(), "total"):
-            counted.setdefault(name, Counter()).update(found)
+            counted.setdefault(name, Counter()).update(counts)
     counted["total"] = counted.pop("total")
     return counted
 
@@ -52,8 +52,8 @@ def main() -> None:
     for name in ("src", "devtools", "tests"):
         counted = count_tree(ROOT / name)
         print(f"{name + '/':<28}" + "".join(f"{column:>11}" for column in COLUMNS))
-        for package, found in counted.items():
-            print(f"{package:<28}" + "".join(f"{found[column]:>11,}" for column in COLUMNS))
+        for package, counts in counted.items():
+            print(f"{package:<28}" + "".join(f"{counts[column]:>11,}" for column in COLUMNS))
         print()
 
 

@@ -76,7 +76,9 @@ if os.environ.get("RANK") == "1":
 """
 
 
+# Ranks that wait are also simulated, in devtools/deltacell_dev/bench/causes.yaml.
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two processes need two cores here")
 def test_a_late_rank_is_found_and_named(tmp_path, training):
     words = [*training.SMALL, *TRACED, "trainer.devices=2", f"directory={tmp_path / 'run'}"]

@@ -19,7 +19,9 @@ def predict(run, out, limit):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+# The limit itself is tried by three processes; what is said of it is tested below, in this one.
 @pytest.mark.slow
+@pytest.mark.full
 def test_what_is_said_to_be_needed_suffices_and_less_is_refused_at_once(runs, tmp_path):
     needed, out = needed_bytes(), tmp_path / "out.parquet"
     for limit in (3_000_000 * 1024, 1_000_000_000):

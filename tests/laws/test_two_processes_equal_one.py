@@ -56,6 +56,34 @@ if torch.distributed.get_rank() == 0:
 torch.distributed.barrier()
 middle = [one.file for one in Checkpoints(again / "checkpoints").kept if one.metric is None]
 train(resumed_config(again), resume=again, which=middle[-1])
+
+# The group of the trainings is still there.
+import torch
+from deltacell.models.interface import Prediction
+from deltacell.models.losses import PointDistributionContrast, gather_rows
+
+rank = torch.distributed.get_rank()
+# The first rank has two rows, the second has three.
+n, first = (2, 0) if rank == 0 else (3, 2)
+numbers = torch.arange(first, first + n)
+values = numbers.double().requires_grad_()
+matrix = torch.stack([numbers, -numbers], dim=1).int()
+gathered = gather_rows(numbers, values, matrix)
+# Each rank weighs the rows in its own way: their gradients are added up.
+(gathered[1] * torch.arange(5) * (rank + 1)).sum().backward()
+facts = {
+    "types": [str(part.dtype) for part in gathered],
+    "rows": [part.tolist() for part in gathered],
+    "gradient": values.grad.tolist(),
+    "written": {},
+}
+for interval in (0, 1, 3):
+    loss = PointDistributionContrast(0.0, 1.0, warmup=1, stable=1, gather_interval=interval)
+    written = facts["written"][interval] = []
+    for _ in range(7):
+        loss(Prediction(values.detach(), {}), values.detach(), epoch=0)
+        written.append(loss.written)
+Path(sys.argv[1], f"gathered-{rank}.json").write_text(json.dumps(facts))
 """
 
 
@@ -76,6 +104,32 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
+
+
+def facts_of(folder: Path, rank: int) -> dict[str, Any]:
+    """Return what a rank recorded of gathering rows."""
+    facts: dict[str, Any] = json.loads((folder / f"gathered-{rank}.json").read_text())
+    return facts
+
+
+def test_rows_of_all_ranks_are_gathered_in_their_order_and_types_with_their_gradients(two):
+    for rank in (0, 1):
+        facts = facts_of(two, rank)
+        assert facts["types"] == ["torch.int64", "torch.float64", "torch.int32"]
+        numbers = list(range(5))
+        assert facts["rows"] == [numbers, numbers, [[number, -number] for number in numbers]]
+    # The weights of the two ranks, 1 and 2, add up.
+    assert facts_of(two, 0)["gradient"] == [0, 3]
+    assert facts_of(two, 1)["gradient"] == [6, 9, 12]
+
+
+def test_only_gathered_rows_enter_the_buffer_and_only_every_interval(two):
+    """Five rows are gathered in steps 0, 3 and 6 with an interval of three."""
+    for rank in (0, 1):
+        written = facts_of(two, rank)["written"]
+        assert written["0"] == [0] * 7
+        assert written["1"] == [5, 10, 15, 20, 25, 30, 35]
+        assert written["3"] == [5, 5, 5, 10, 10, 10, 15]
 
 
 def found(path: Path) -> tuple[dict[str, Any], list[dict[str, float | None]]]:

@@ -149,7 +149,8 @@ class Fork:
     def end(self) -> tuple[int, Any, str]:
         """Wait; return the exit code, negative for a signal, the result and the output."""
         result, imported = None, list[str]()
-        with suppress(EOFError):
+        # A fork that is killed may have sent nothing, or the beginning of its result.
+        with suppress(EOFError, OSError):
             result, imported = self.result.recv()
         self._process.join()
         # Later forks need not import these again.

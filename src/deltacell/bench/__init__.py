@@ -1,1 +1,1 @@
-"""What `deltacell bench` runs; it computes and returns, and others render."""
+"""What `deltacell bench` runs on the machine of a user; it computes and returns values."""

@@ -88,6 +88,7 @@ def train(
 
 
 def measure_training(model: str, quick: bool, steps: int) -> dict[str, Any]:
+    """Return the row of one training: rates and shares of its steady steps, and its sizes."""
     batches = steps + WARMUP
     # Twice the genotypes trained on, and 1,000: no run reaches the end of an epoch.
     config = config_of(model, quick, 2 * batches * MODELS[model][0] + 1000)
@@ -97,15 +98,15 @@ def measure_training(model: str, quick: bool, steps: int) -> dict[str, Any]:
         run_training(with_settings(config, settings))
         record = read_run(path)
         steady = PhaseSummary(read_phases(path / PHASES_FOLDER)).steady
-    peak, seconds, batch_size = process.peak_mib(), median(steady["wall_s"]), record.batch_size or 1
-    wait, transfer, wall = (
-        float(steady[f"{p}_s"].sum()) for p in ("data_wait", "transfer", "wall")
-    )
+    peak = process.peak_mib()
+    seconds = median(steady["wall_s"])
+    batch_size = record.batch_size or 1
+    seconds_for_data = float(steady["data_wait_s"].sum()) + float(steady["transfer_s"].sum())
     choice = record.propagation and record.propagation["choice"]
     return {
         "model": model,
         "samples_per_s": batch_size / seconds,
-        "data_wait_share": (wait + transfer) / wall,
+        "data_wait_share": seconds_for_data / float(steady["wall_s"].sum()),
         "phase_overhead": timer_cost() / seconds,
         "s_per_step": seconds,
         "s_per_sample": seconds / batch_size,
@@ -182,12 +183,16 @@ def predict(quick: bool = False, repeats: int = 3) -> dict[str, Any]:
 
 
 def measure_ranking(*, model: str, quick: bool, repeats: int) -> dict[str, Any]:
-    config, (triples, batch) = config_of(model, quick, 1000), LOOPS[model]
+    """Return the rows of one model: a plain loop, and rankings compared with it."""
+    n_triples, batch = LOOPS[model]
+    if quick:
+        n_triples //= 8
     torch.manual_seed(0)
+    config = config_of(model, quick, 1000)
     data = load_data(config)
     predictor = TrainedPredictor(build_model(config, data).eval(), data.cell, data.standard)
     make_score = LOOP_SCORES.get(model, partial)
-    ways = {"loop": partial(loop, predictor, make_score, triples // (8 if quick else 1), batch)}
+    ways = {"loop": partial(loop, predictor, make_score, n_triples, batch)}
     for name, (genes, betas) in RANKED[model].items():
         genes = min(genes, 60) if quick else genes
         ways[name] = partial(ranked, shaped(predictor, betas), genes)
@@ -199,6 +204,11 @@ def measure_ranking(*, model: str, quick: bool, repeats: int) -> dict[str, Any]:
 
 
 def shaped(predictor: TrainedPredictor, betas: tuple[float, ...]) -> TrainedPredictor:
+    """Return a copy of DANGO whose attention differs between genes, as after a training.
+
+    Each layer has a beta; its queries and keys are scaled until the logits of the first 512 genes
+    have standard deviation 1. Without betas the predictor is returned as it is.
+    """
     if not betas:
         return predictor
     model = cast(Dango, copy.deepcopy(predictor.model))
@@ -208,7 +218,8 @@ def shaped(predictor: TrainedPredictor, betas: tuple[float, ...]) -> TrainedPred
             layer = cast(OthersAttention, part)
             layer.beta.fill_(beta)
             parts = layer.query_key_value(genes).unflatten(-1, (3, layer.heads, -1))
-            query, key, _ = parts.unbind(-3)
+            query = parts.select(-3, 0)
+            key = parts.select(-3, 1)
             logits = torch.einsum("ihx,jhx->hij", query, key) / math.sqrt(query.shape[-1])
             for weights in (layer.query_key_value.weight, layer.query_key_value.bias):
                 weights[: genes.shape[1]] /= logits.std(-1).mean()
@@ -222,18 +233,23 @@ def loop(
     n: int,
     batch: int,
 ) -> dict[str, Any]:
+    """Return the rates of scoring random triples in batches, one after the other."""
     triples = process.random_genotypes(predictor.cell, n)
-    batches = [triples.take(torch.arange(n)[at : at + batch]) for at in range(0, n, batch)]
+    batches = [
+        triples.take(torch.arange(start, min(start + batch, n))) for start in range(0, n, batch)
+    ]
     began = time.perf_counter()
     score = make_score(predictor.model, predictor.cell)
     score(batches[0])
-    ready, cpu = time.perf_counter(), time.process_time()
+    ready = time.perf_counter()
+    cpu = time.process_time()
     for genotypes in batches:
         score(genotypes)
     return _rates(n, began, ready, cpu)
 
 
 def ranked(predictor: TrainedPredictor, n_genes: int) -> dict[str, Any]:
+    """Return the rates of ranking all triples of some genes."""
     rng = np.random.default_rng(0)
     genes = np.sort(rng.choice(predictor.cell.n_genes, n_genes, replace=False))
     began = time.perf_counter()
@@ -241,7 +257,8 @@ def ranked(predictor: TrainedPredictor, n_genes: int) -> dict[str, Any]:
     sets = Combinations(genes, 3)
     # The first triple prepares the tables for all others.
     scorer.candidates(next(Combinations(genes[:3], 3).pieces(0, 1)), np.inf, -np.inf)
-    ready, cpu = time.perf_counter(), time.process_time()
+    ready = time.perf_counter()
+    cpu = time.process_time()
     kept = Kept(3, {LOWEST: None, HIGHEST: None}, TOP)
     if scorer.prunes:
         kept.offer(scorer.score(sets.draw(min(DRAWN, sets.n_sets // SHARE_DRAWN), seed=0)))
@@ -283,6 +300,7 @@ def dango(batch: int = 64, steps: int = 5, quick: bool = False) -> dict[str, Any
 
 
 def measure_dango(*, variant: str, cell: str, batch: int, steps: int) -> dict[str, Any]:
+    """Return the row of one form of the loss: seconds and memory of a step, and the last loss."""
     wild_type = Cell.synthetic(cell)
     genotypes = process.random_genotypes(wild_type, batch)
     torch.manual_seed(0)
@@ -294,7 +312,8 @@ def measure_dango(*, variant: str, cell: str, batch: int, steps: int) -> dict[st
         model.reconstruction.loss = lambda z, w, b, m, x: dense_loss(z, w, b, adjacency[m], x)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=1e-6)
     criterion = DangoLoss()
-    memory, seconds = process.PeakMemory(), []
+    memory = process.PeakMemory()
+    seconds = []
     for _ in range(steps + 1):
         began = time.perf_counter()
         optimizer.zero_grad()
@@ -304,5 +323,5 @@ def measure_dango(*, variant: str, cell: str, batch: int, steps: int) -> dict[st
         optimizer.step()
         last = float(loss.detach())
         seconds.append(time.perf_counter() - began)
-    step_s, peak = median(seconds[1:]), memory.mib()
-    return {"variant": variant, "step_s": step_s, "peak_mib": peak, "loss": last}
+    step_s = median(seconds[1:])
+    return {"variant": variant, "step_s": step_s, "peak_mib": memory.mib(), "loss": last}

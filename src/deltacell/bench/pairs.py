@@ -23,6 +23,7 @@ def run(
     screen: str | None = None,
     quick: bool = False,
 ) -> dict[str, Any]:
+    """Measure pair trees on a folder of `deltacell data import`, or on a synthetic screen."""
     process.progress("columns, training, scores", 0, 1)
     result = process.in_own_process(measure, folder=folder, screen=screen, quick=quick)
     # The bars are for Costanzo 2010.
@@ -31,13 +32,15 @@ def run(
 
 
 def measure(folder: Path | None, screen: str | None, quick: bool) -> dict[str, Any]:
+    """Return a row with seconds and peak memory for columns, training, and scoring all pairs."""
     where: dict[str, Any] = {"folder": str(folder), "screen": screen}
     if folder is None:
         where = {"synthetic": "demo", "synthetic_genotypes": 1000 if quick else None}
     config = Config(data=DataConfig(**where, screen_genes_only=True, merge="mean"))
     data = load_data(config)
     trees = PairTrees(rounds=10 if quick else 400)
-    training, validation = data.part(data.split.train), data.part(data.split.validation)
+    training = data.part(data.split.train)
+    validation = data.part(data.split.validation)
     zeros = draw_zeros(data, trees.zeros, config.split.seed)
     genes = GeneOrder(data.cell.genes).gene[: 64 if quick else None]
     pairs = AllPairs(genes, sets_per_piece=PairTrees.sets_per_block)
@@ -63,7 +66,8 @@ def measure(folder: Path | None, screen: str | None, quick: bool) -> dict[str, A
         ("train", train, len(data.split.train)),
         ("score_all_pairs", score_all_pairs, pairs.n_sets),
     ):
-        memory, start = process.PeakMemory(), time.perf_counter()
+        memory = process.PeakMemory()
+        start = time.perf_counter()
         work()
         seconds = time.perf_counter() - start
         rows.append({"name": name, "seconds": seconds, "pairs": n_pairs, "peak_mib": memory.mib()})

@@ -27,7 +27,7 @@ from deltacell.cell import Cell
 from deltacell.screen import Genotypes
 
 
-def silent(what: str, done: int, total: int) -> None:
+def silent(label: str, done: int, total: int) -> None:
     """Show no progress."""
 
 
@@ -45,16 +45,18 @@ class PeakMemory:
         self._before = peak_mib("VmRSS")
 
     def mib(self) -> float:
+        """Return the MiB; 0 if everything fitted into memory that was held before."""
         return max(0.0, peak_mib() - self._before)
 
 
 def peak_mib(field: str = "VmHWM") -> float:
+    """Return the peak memory of this process in MiB, or another field of its status on Linux."""
     status = Path("/proc/self/status")
     if status.exists():
         (kib,) = re.findall(rf"^{field}:\s+(\d+)", status.read_text(), re.MULTILINE)
         return int(kib) / 1024
-    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return held / (2**20 if sys.platform == "darwin" else 1024)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 1024)
 
 
 def in_own_process(function: Callable[..., dict[str, Any]], **settings: Any) -> dict[str, Any]:
@@ -71,24 +73,26 @@ def in_own_process(function: Callable[..., dict[str, Any]], **settings: Any) -> 
 
 def in_turns(ways: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, list[Any]]:
     """Call every way once per turn, so that a busy moment of the machine affects all alike."""
-    found: dict[str, list[Any]] = {name: [] for name in ways}
+    results: dict[str, list[Any]] = {name: [] for name in ways}
     for turn in range(repeats):
         for number, (name, work) in enumerate(ways.items()):
             label = f"{name}, {turn + 1} of {repeats}"
             progress(label, turn * len(ways) + number, repeats * len(ways))
-            found[name].append(work())
-    return found
+            results[name].append(work())
+    return results
 
 
 def median_row(turns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the median of each float over turns, and all other values of the first turn."""
-    return {
-        name: statistics.median(turn[name] for turn in turns) if isinstance(one, float) else one
-        for name, one in turns[0].items()
-    }
+    row = dict(turns[0])
+    for name, value in turns[0].items():
+        if isinstance(value, float):
+            row[name] = statistics.median(turn[name] for turn in turns)
+    return row
 
 
 def random_genotypes(cell: Cell, n: int, size: int = 3) -> Genotypes:
+    """Return n genotypes of this many different genes, the same in each call."""
     rng = np.random.default_rng(0)
     sets = [rng.choice(cell.n_genes, size, replace=False).tolist() for _ in range(n)]
     return Genotypes.of(sets)
@@ -98,15 +102,20 @@ def bars(
     limits: Mapping[str, Mapping[str, float]],
     measured: Mapping[str, float],
 ) -> dict[str, dict[str, Any]]:
-    found = {}
-    for name in (name for name in limits if name in measured):
-        value, (kind, limit) = measured[name], *limits[name].items()
-        met = value >= limit if kind == "at_least" else value <= limit
-        found[name] = {kind: limit, "measured": value, "met": bool(met)}
-    return found
+    """Return for each limit on something measured its kind, the values, and whether it is met."""
+    results = {}
+    for name, bar in limits.items():
+        if name not in measured:
+            continue
+        [(kind, limit)] = bar.items()
+        value = measured[name]
+        is_met = value >= limit if kind == "at_least" else value <= limit
+        results[name] = {kind: limit, "measured": value, "met": bool(is_met)}
+    return results
 
 
 def machine() -> dict[str, Any]:
+    """Return the cores, the system and the versions that a measurement depends on."""
     system = {"machine": platform.machine(), "system": platform.system()}
     packages = {name: version(name) for name in ("numpy", "torch")}
     cores = {"cores": os.cpu_count(), "threads": torch.get_num_threads()}

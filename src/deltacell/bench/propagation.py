@@ -68,8 +68,12 @@ def run(
         process.progress(f"memory of {row['strategy']}", number, len(strategies) + 2)
         row |= process.in_own_process(measure_memory, name=row["strategy"], **settings)
         row["times_roofline"] = row["s_per_genotype"] / least
-    found = {**timed, "ratios": ratios_of(timed["rows"]), "roofline_s_per_genotype": least}
-    return {**found, "notes": notes_of(timed["rows"])}
+    return {
+        **timed,
+        "ratios": ratios_of(timed["rows"]),
+        "roofline_s_per_genotype": least,
+        "notes": notes_of(timed["rows"]),
+    }
 
 
 def notes_of(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -97,6 +101,7 @@ def measure_times(
     repeats: int,
     **settings: Any,
 ) -> dict[str, Any]:
+    """Return a row of times per strategy, and the roofline."""
     bench = Bench(Cell.synthetic(cell), **settings)
     ways = {}
     for name in (*strategies, WILD_TYPE):
@@ -148,25 +153,32 @@ class Bench:
         deleted: int = 3,
         hidden: int = 64,
     ) -> None:
-        self.cell, self.max_bytes = cell, max_bytes
+        self.cell = cell
+        self.max_bytes = max_bytes
         torch.manual_seed(0)
         options: dict[str, Any] = {"hidden": hidden, "output": "global", "z_norm": "none"}
         self.model = HeteroCell(cell, layers=layers, mutant_layers=mutant_layers, **options)
         with torch.no_grad():
             # z is about 1/n of a gene's vector, so scores would hardly differ beyond rounding.
             self.model.global_head.inner.weight.mul_(cell.n_genes)
-        self.genotypes, self.targets = random_genotypes(cell, batch, deleted), torch.randn(batch)
+        self.genotypes = random_genotypes(cell, batch, deleted)
+        self.targets = torch.randn(batch)
         self._stores = tempfile.TemporaryDirectory()
 
     def way(self, name: str) -> tuple[AnyStrategy | Auto, Genotypes]:
+        """Return a strategy by its name, and what it propagates; none for the wild type alone."""
         if name == WILD_TYPE:
             return strategy("shared"), Genotypes.of([])
         takes = signature(STRATEGIES.get(name, Auto)).parameters
-        given = {"store": Path(self._stores.name, name), "max_bytes": self.max_bytes}
-        made = strategy(name, **{k: v for k, v in given.items() if k in takes and v is not None})
-        if isinstance(made, StoredArrays):
-            made.fill(self.model.mutant_shapes(self.cell), Deleted.of(self.cell, self.genotypes))
-        return made, self.genotypes
+        options: dict[str, Any] = {}
+        if "store" in takes:
+            options["store"] = Path(self._stores.name, name)
+        if "max_bytes" in takes and self.max_bytes is not None:
+            options["max_bytes"] = self.max_bytes
+        way = strategy(name, **options)
+        if isinstance(way, StoredArrays):
+            way.fill(self.model.mutant_shapes(self.cell), Deleted.of(self.cell, self.genotypes))
+        return way, self.genotypes
 
     def step(self, way: AnyStrategy | Auto, genotypes: Genotypes) -> MeasuredStep:
         """Run the batch, or the wild type alone if there are no genotypes."""
@@ -191,6 +203,7 @@ class Bench:
 
 
 def differences(step: MeasuredStep, reference: MeasuredStep | None) -> dict[str, Any]:
+    """Return how far scores and gradients are from those of a reference, None without one."""
     if reference is None:
         return dict.fromkeys(("score_diff_over_std", "grad_rel_diff", "loader_bytes_per_genotype"))
     spread = reference.score.std() if len(reference.score) > 1 else reference.score.abs().max()
@@ -208,13 +221,14 @@ def differences(step: MeasuredStep, reference: MeasuredStep | None) -> dict[str,
 
 
 def ratios_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return how the fastest strategy compares with the references, in time and memory."""
     by_name = {row["strategy"]: row for row in rows if row["strategy"] != WILD_TYPE}
     best = min(by_name.values(), key=lambda row: float(row["s_per_genotype"]))
     ratios: dict[str, Any] = {"best": best["strategy"]}
     for name in [name for name in REFERENCES if name in by_name]:
-        other, peak = by_name[name], max(by_name[name]["peak_mib"], 1e-9)
-        faster = other["s_per_genotype"] / best["s_per_genotype"]
-        ratios[f"best_times_faster_than_{name}"] = faster
+        other = by_name[name]
+        peak = max(other["peak_mib"], 1e-9)
+        ratios[f"best_times_faster_than_{name}"] = other["s_per_genotype"] / best["s_per_genotype"]
         ratios[f"best_peak_over_{name}_peak"] = best["peak_mib"] / peak
     largest = max(row["score_diff_over_std"] for row in by_name.values())
     ratios["largest_score_diff_over_std"] = largest
@@ -235,21 +249,30 @@ def roofline(model: HeteroCell, cell: Cell, *, repeats: int = 5) -> dict[str, An
     def weights(parameters: Iterable[torch.Tensor]) -> int:
         return sum(p.numel() for p in parameters if p.dim() > 1)
 
-    hops, hidden = model.hops(cell), model.encoder.embedding.shape[1]
+    hops = model.hops(cell)
+    hidden = model.encoder.embedding.shape[1]
     sizes = sizes_of(hop.shape for hop in hops)
     matrices = [a.matrix for hop in hops for a in hop.aggregates]
     products = sum(sizes[hop.target] * weights(hop.parameters) for hop in hops)
     products += cell.n_genes * weights(model.pooling.parameters())
     # A product and its two gradients have two FLOP per term each.
-    flop, entries = 6 * products, 2 * sum(m.n_entries for m in matrices)
+    flop = 6 * products
+    entries = 2 * sum(m.n_entries for m in matrices)
     largest = max(matrices, key=lambda m: m.n_entries)
-    csr, x = largest.csr(device="cpu", dtype=torch.float32), torch.randn(largest.shape[1], hidden)
+    csr = largest.csr(device="cpu", dtype=torch.float32)
+    x = torch.randn(largest.shape[1], hidden)
     a, b = torch.randn(2, GEMM_SIZE, GEMM_SIZE).unbind()
     gemm_rate = 2 * GEMM_SIZE**3 / least_time(lambda: a @ b)
     csr_rate = largest.n_entries * hidden / least_time(lambda: csr @ x)
     seconds = flop / gemm_rate + entries * hidden / csr_rate
-    found = {"s_per_genotype": seconds, "flop": flop, "gemm_flop_per_s": gemm_rate}
-    return {**found, "entries": entries, "hidden": hidden, "csr_entries_hidden_per_s": csr_rate}
+    return {
+        "s_per_genotype": seconds,
+        "flop": flop,
+        "gemm_flop_per_s": gemm_rate,
+        "entries": entries,
+        "hidden": hidden,
+        "csr_entries_hidden_per_s": csr_rate,
+    }
 
 
 #: For each sweep the size that grows, and its values. In the sweep over cells the genes grow with
@@ -262,7 +285,9 @@ SWEEPS: Mapping[str, tuple[str, Sequence[int]]] = {
     "cell": ("edges", (1_500_000, 3_000_000, 6_000_000, 12_000_000)),
 }
 BASE = {"genes": 6_607, "edges": 2_400_000, "layers": 3, "batch": 2, "deleted": 3}
-EDGES_PER_GENE, RELATIONS, REPEATS = 600, 9, 2
+EDGES_PER_GENE = 600
+RELATIONS = 9
+REPEATS = 2
 
 
 def scaling(strategies: Sequence[str] = ("shared", "delta"), quick: bool = False) -> dict[str, Any]:
@@ -277,7 +302,7 @@ def scaling(strategies: Sequence[str] = ("shared", "delta"), quick: bool = False
     fits: list[dict[str, Any]] = []
     for done, (sweep, (field, sizes)) in enumerate(SWEEPS.items()):
         sizes = sizes[:2] if quick else sizes
-        found: dict[str, list[float]] = {name: [] for name in ways}
+        seconds_of: dict[str, list[float]] = {name: [] for name in ways}
         for size in sizes:
             process.progress(f"{sweep}: {size:,}", done, len(SWEEPS))
             point = {**BASE, field: size}
@@ -294,9 +319,9 @@ def scaling(strategies: Sequence[str] = ("shared", "delta"), quick: bool = False
             for name, taken in process.in_turns(steps, REPEATS).items():
                 times = process.median_row([step.times for step in taken])
                 times["s_per_genotype"] = times["s_per_step"] / point["batch"]
-                found[name].append(times["s_per_step"])
+                seconds_of[name].append(times["s_per_step"])
                 rows.append({"sweep": sweep, "size": size, "strategy": name, **point, **times})
-        for name, seconds in found.items():
+        for name, seconds in seconds_of.items():
             exponent, log_factor = np.polyfit(np.log(sizes), np.log(seconds), 1).tolist()
             fit = {"exponent": exponent, "factor": math.exp(log_factor)}
             fits.append({"sweep": sweep, "strategy": name, **fit})
@@ -305,7 +330,8 @@ def scaling(strategies: Sequence[str] = ("shared", "delta"), quick: bool = False
 
 def random_cell(n_genes: int, n_edges: int) -> Cell:
     """Return a cell whose relations halve in size and whose degrees fall with the gene's index."""
-    rng, relations = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    relations = []
     for number in range(RELATIONS):
         n = max(1, round(n_edges * 2 ** (RELATIONS - 1 - number) / (2**RELATIONS - 1)))
         keys: Ints = np.zeros(0, dtype=np.int64)

@@ -43,28 +43,39 @@ def run(
         process.progress(f"measuring {file.name}", number, len(files))
         rows.append(in_own_process(measure, file=file))
     large = [row for row in rows if row["mb"] >= GB]
-    measured = {
-        f"{what}_per_gb": max(row[what] * GB / row["mb"] for row in large)
-        for what in ("read_s", "peak_mib")
-        if large
-    }
+    measured = {}
+    for name in ("read_s", "peak_mib"):
+        if large:
+            measured[f"{name}_per_gb"] = max(row[name] * GB / row["mb"] for row in large)
     return {"rows": rows, "measured": measured}
 
 
 def measure(file: Path) -> dict[str, Any]:
+    """Return the row of one trace, see `run`."""
     from deltacell.profile.trace.attribution import Attribution
     from deltacell.profile.trace.read import read_trace
 
-    begin, cpu = time.perf_counter(), sum(os.times()[:4])
+    begin = time.perf_counter()
+    cpu_before = sum(os.times()[:4])
     trace = read_trace(file)
-    read_s, read_cpu_s = time.perf_counter() - begin, sum(os.times()[:4]) - cpu
+    read_s = time.perf_counter() - begin
+    read_cpu_s = sum(os.times()[:4]) - cpu_before
     read_mib = peak_mib() + resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     Attribution(trace)
-    explain_s, events = time.perf_counter() - begin, len(trace)
-    row = {"name": file.name, "events": events, "mb": trace.text_bytes / 1e6, "read_s": read_s}
-    row |= {"read_cpu_s": read_cpu_s, "explain_s": explain_s, "events_per_s": events / explain_s}
-    row["read_events_per_s"] = events / read_s
-    return {**row, "read_mib": read_mib, "peak_mib": max(read_mib, peak_mib())}
+    explain_s = time.perf_counter() - begin
+    events = len(trace)
+    return {
+        "name": file.name,
+        "events": events,
+        "mb": trace.text_bytes / 1e6,
+        "read_s": read_s,
+        "read_cpu_s": read_cpu_s,
+        "explain_s": explain_s,
+        "events_per_s": events / explain_s,
+        "read_events_per_s": events / read_s,
+        "read_mib": read_mib,
+        "peak_mib": max(read_mib, peak_mib()),
+    }
 
 
 #: Numbers that increase from copy to copy: times, steps and ids.
@@ -81,8 +92,10 @@ def make_trace(source: Path, path: Path, size: int) -> int:
     (correlation, external, flow, sequence and Python ids) continue those of the one before.
     """
     try:
-        read = source.read_bytes()
-        whole = msgspec.json.decode(gzip.decompress(read) if read[:2] == b"\x1f\x8b" else read)
+        content = source.read_bytes()
+        if content[:2] == b"\x1f\x8b":
+            content = gzip.decompress(content)
+        whole = msgspec.json.decode(content)
         events = [e for e in whole.pop("traceEvents") if isinstance(e, dict) and "ph" in e]
         # The profiler's own span, the marks around it and the names are written once.
         again = [e for e in events if e.get("cat") != "Trace" and e["ph"] in "XBEsf" and "ts" in e]
@@ -98,9 +111,10 @@ def make_trace(source: Path, path: Path, size: int) -> int:
     joining = 1 + max((n for mark, n in numbers if b"#" not in mark), default=0)
     copies = 0
 
-    def moved(found: re.Match[bytes]) -> bytes:
-        number = msgspec.json.decode(found[2]) + copies * later.get(found[1], joining)
-        return found[1] + msgspec.json.encode(round(number, 3))
+    def moved(match: re.Match[bytes]) -> bytes:
+        mark = match[1]
+        number = msgspec.json.decode(match[2]) + copies * later.get(mark, joining)
+        return mark + msgspec.json.encode(round(number, 3))
 
     with new_file(path) as temporary, temporary.open("wb") as out:
         head = msgspec.json.encode(whole)[:-1] + (b"," if whole else b"")
