@@ -41,7 +41,7 @@ from deltacell.profile.explain.causes import (
     StepShare,
     UnlikeCalls,
 )
-from deltacell.profile.explain.programs import ProgramPair
+from deltacell.profile.explain.programs import ONE_PROGRAM, ProgramPair
 from deltacell.profile.explain.view import View
 from deltacell.profile.trace.attribution import Attribution
 from deltacell.profile.trace.read import read_trace
@@ -380,6 +380,8 @@ def program_pair(first: Path, second: Path) -> ProgramPair:
 def test_two_programs_are_told_apart_by_their_calls(recordings: Recordings, name: str) -> None:
     pair_of_both = program_pair(*fixed_pair(recordings, name, shapes=False))
     assert pair_of_both.are_two_programs == (PROGRAMS in PAIRS[name].kinds)
+    assert pair_of_both.similarity is not None
+    assert abs(pair_of_both.similarity - ONE_PROGRAM) >= 0.2
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What a person is told: names of kernels, of Python code, and of the two sides of a comparison."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,3 +81,12 @@ def test_sides_of_one_name_are_called_by_what_differs_in_their_paths(tmp_path: P
     b = write(HOST, tmp_path / "after" / "traces", 4)
     assert [account.name for account in explain(a, b).accounts] == ["before", "after"]
     assert [account.name for account in explain(a, a).accounts] == ["A", "B"]
+
+
+def test_every_kind_of_cause_of_a_trace_has_a_row_that_says_what_to_do() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "slow-run.md").read_text("utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    listed = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    kinds = [kind.value for kind in CauseKind]
+    of_traces = kinds[: kinds.index(CauseKind.model)]
+    assert [kind for kind in of_traces if kind not in listed] == []
