@@ -43,7 +43,7 @@ class DeviceRow:
     case: str
     s_per_step: float
     genotypes_per_s: float
-    peak_mib: float | None  # of the device; None on a CPU
+    device_mib: float | None  # the peak of its memory; None on a CPU
     kernels: int | None  # launches per step; None on a CPU
     waits: int | None  # of the host for the device, per step; None on a CPU
     score_difference: float  # from the CPU in float64, relative to the deviation of the scores
@@ -198,7 +198,7 @@ def _measured(
         case=name,
         s_per_step=seconds,
         genotypes_per_s=n_genotypes / seconds,
-        peak_mib=torch.cuda.max_memory_allocated(device) / 2**20 if is_gpu else None,
+        device_mib=torch.cuda.max_memory_allocated(device) / 2**20 if is_gpu else None,
         kernels=kernels_of(bench.step) if is_gpu else None,
         waits=len(places) if is_gpu else None,
         score_difference=float(difference),
