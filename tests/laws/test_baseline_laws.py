@@ -1,5 +1,7 @@
 """A baseline's prediction depends on the genotype and on nothing around it."""
 
+from dataclasses import replace
+
 import laws
 import numpy as np
 import pytest
@@ -9,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell.cell import Cell
+from deltacell.evaluation import baselines
 from deltacell.models.baselines import BASELINES, baseline
+from deltacell.screen import Screen, Split
 from deltacell.screen.genotypes import Genotypes
 from deltacell.train.checkpoints import read_checkpoint, write_checkpoint
 
@@ -114,3 +118,23 @@ def test_of_unseen_genes_it_says_what_is_known_without_them(name, seed):
     alone = model(cell, Genotypes.of([[0], [1]])).score
     with_unseen = model(cell, Genotypes.of([[0, N_GENES - 1], [1, N_GENES - 2]])).score
     torch.testing.assert_close(with_unseen, alone)
+
+
+@every_baseline
+def test_scores_of_the_test_part_change_no_bit_of_a_prediction(name):
+    cell = Cell.synthetic("demo")
+    screen = Screen.synthetic(cell, n=300).merge("mean")
+    split = Split.random(screen, seed=0)
+    rng = np.random.default_rng(0)
+
+    def predictions_without(rows):
+        """Return the predictions of the test part if the scores of some rows are noise."""
+        score = screen.column("score").astype(np.float64)
+        score[rows] = rng.normal(size=len(rows))
+        changed = screen.with_scores(score)
+        of_changed = replace(split, screen_checksum=changed.checksum)
+        return baselines(cell, changed, of_changed, [name])[name]
+
+    expected = predictions_without(split.test[:0])
+    np.testing.assert_array_equal(predictions_without(split.test), expected)
+    assert not np.array_equal(predictions_without(split.train), expected)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from deltacell.train.config import Config, SplitConfig
 from deltacell.train.config.choose_settings import MODEL
 from deltacell.train.config.compose import compose, with_settings
 from deltacell.train.data import TrainingData, load_data, sources
+from deltacell.train.predictor import AnyRun, LoadedRun
 from deltacell.train.run import train
 from deltacell.train.run_directory import new_path
 
@@ -40,6 +41,7 @@ def fit(
     directory: str | os.PathLike[str] | None = None,
     settings: Mapping[str, Any] | None = None,
     progress: bool = True,
+    context: Sequence[Screen | AnyRun] = (),
     **options: Any,
 ) -> Run:
     """Train a predictor, and return its run.
@@ -50,6 +52,9 @@ def fit(
     of the screen needs a score; the split is random by default. ``epochs`` is for networks,
     ``options`` are keys of the model (``hidden=32``), and ``settings`` are other keys of the config
     (``{"optimizer.lr": 1e-3}``).
+
+    ``context`` are other screens and finished runs, on scales of their own and on any cell of the
+    same organism. A study that repeats scores of the screen is an error.
 
     The run directory is by default a new one in ``runs``. A cell or screen that was not loaded from
     a directory is saved next to it, in ``data``, so that the run can be loaded later.
@@ -73,7 +78,10 @@ def fit(
     chosen |= {} if directory is None else {"directory": str(directory)}
     config = with_settings(config, chosen)
     path = new_path(config)
-    config, data = _data_of(config, path.absolute().parent / "data", cell, screen, split)
+    home = path.absolute().parent / "data"
+    places = [str(_place_of(study, home)) for study in context]
+    config = with_settings(config, {"data.context": places})
+    config, data = _data_of(config, home, cell, screen, split)
     config = with_settings(config, {"directory": str(path)})
     outcome = train(
         config,
@@ -114,6 +122,16 @@ def _data_of(
         same.save(path)
     config = with_settings(config, {"split": SplitConfig("saved", split.seed, path=str(path))})
     return config, load_data(config)
+
+
+def _place_of(study: Screen | AnyRun, home: Path) -> Path:
+    """Return the directory of a screen, which is saved if it is not on disk, or of a run."""
+    if isinstance(study, Screen):
+        return _on_disk(study, home, "screen")
+    loaded = getattr(study, "loaded", study)
+    if isinstance(loaded, LoadedRun):
+        return loaded.record.path.absolute()
+    return Path(loaded).absolute()
 
 
 def _settings_of(split: Split) -> SplitConfig | None:

@@ -28,7 +28,7 @@ from deltacell.api.start_record import (
     check_results,
     check_sources,
 )
-from deltacell.base.errors import InputError
+from deltacell.base.errors import InputError, did_you_mean
 from deltacell.base.files import read_json, write_text
 from deltacell.base.rendering import progress_bar, report_function
 from deltacell.base.text import Progress, hydra_text
@@ -40,7 +40,7 @@ from deltacell.ranking.ranking_file import write_table
 from deltacell.ranking.request import PAIRS, TRIPLES
 from deltacell.ranking.status import STATUSES, TESTED, UNTESTED, Statuses, phenotypes_of
 from deltacell.screen import Screen
-from deltacell.storage import MANIFEST
+from deltacell.storage import MANIFEST, read_manifest
 from deltacell.train.config import Config, DataConfig
 from deltacell.train.config.choose_settings import MODEL, suited_config
 from deltacell.train.config.compose import compose
@@ -113,6 +113,8 @@ def start(
     folder: str | os.PathLike[str],
     out: str | os.PathLike[str] | None = None,
     *,
+    target: str | None = None,
+    context: Sequence[str] | None = None,
     top: int = 100,
     settings: Sequence[str] = (),
     overwrite: bool = False,
@@ -123,21 +125,64 @@ def start(
 
     The results are written to ``out``, by default a folder named after the tables. A stage whose
     result exists is not repeated, so the same call resumes what was stopped. ``settings`` are
-    those of the training, such as ``model=dango`` or ``data.screen=NAME``. Results of other files
-    or settings are an error, or are replaced with ``overwrite``.
+    those of the training, such as ``model=dango``. Results of other files or settings are an error,
+    or are replaced with ``overwrite``.
+
+    ``target`` is the screen to predict, required if the folder has several. ``context`` names other
+    screens of the folder, and paths of screens and finished runs, that help to predict it; by
+    default these are all other screens of the folder.
 
     The cell and the screen are loaded once and passed on from stage to stage.
     """
     tables = Path(folder)
     results = Path(f"{tables.resolve().name}-results") if out is None else Path(out)
     observer = StartObserver() if observer is None else observer
-    work = _Start(tables, results, tuple(settings), overwrite, observer, progress)
+    screens = _Screens(target, None if context is None else tuple(context))
+    work = _Start(tables, results, tuple(settings), screens, overwrite, observer, progress)
     work.import_tables()
     config, words, data = work.prepare()
     loaded = work.train(config, words, data)
     evaluation = work.evaluate(loaded)
     ranking = work.rank(loaded, top)
     return Started(results, Run(results / RUN, loaded=loaded), evaluation, ranking)
+
+
+@dataclass(frozen=True)
+class _Screens:
+    """Which screen of an import is the target, and which studies are its context."""
+
+    target: str | None
+    context: tuple[str, ...] | None  # None for all other screens, if the model reads context
+
+    def settings(self, data: Path, given: Sequence[str]) -> list[str]:
+        """Return the settings of a training that say so, or raise if the target is not clear."""
+        names = list(read_manifest(data)["meta"]["screens"])
+        keys = {text.partition("=")[0].lstrip("+") for text in given}
+        if self.target is not None and self.target not in names:
+            what = f"the folder has no screen '{self.target}'{did_you_mean(self.target, names)}"
+            fix = f"Choose from: {', '.join(names) or 'none'}."
+            raise InputError(what, code="unknown-screen", where=data, fix=fix)
+        if self.target is None and "data.screen" not in keys and len(names) > 1:
+            what = f"the folder has {len(names)} screens: {', '.join(names)}"
+            fix = "Say which one to predict with --target NAME; the others help as its context."
+            raise InputError(what, code="several-screens", where=data, fix=fix, screens=names)
+        settings = [] if self.target is None else [f"data.screen={hydra_text(self.target)}"]
+        context = self._context(names, given)
+        if context:
+            settings.append(f"data.context={hydra_text(list(context))}")
+        return settings
+
+    def _context(self, names: Sequence[str], given: Sequence[str]) -> Sequence[str]:
+        if self.context is not None:
+            return self.context
+        model = compose([f"model={MODEL}", "data.synthetic=demo", *_models_in(given)]).model
+        if self.target is None or not model.reads_context:
+            return ()
+        return [name for name in names if name != self.target]
+
+
+def _models_in(settings: Sequence[str]) -> list[str]:
+    return [text for text in settings if text.startswith("model=")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +192,7 @@ class _Start:
     folder: Path
     out: Path
     settings: tuple[str, ...]
+    screens: _Screens
     overwrite: bool
     observer: StartObserver
     progress: bool
@@ -169,7 +215,7 @@ class _Start:
     def prepare(self) -> tuple[Config, list[str], TrainingData]:
         """Return the config that suits the data, the words that compose it, and the data."""
         source = _LoadedOnce()
-        overrides = self._overrides()
+        overrides = [*self._overrides(), *self.screens.settings(self.out / DATA, self.settings)]
         config, chosen = suited_config(overrides, read=source)
         check_results(self.out, config, overwrite=self.overwrite)
         words = overrides

@@ -159,7 +159,7 @@ def compare(problem: Problem, seeds: int) -> dict[str, Any]:
         WITH: lambda parts, seed: fitted(problem, parts, seed, (problem.study,)),
     }
     if problem.study.predictor is not None:
-        ways = {OTHERS: lambda parts, seed: expected(problem)} | ways
+        ways = {OTHERS: lambda parts, seed: expected(problem, parts)} | ways
     predictions: dict[str, list[Doubles]] = {name: [] for name in ways}
     seconds = dict.fromkeys(ways, 0.0)
     drawn = [draw_parts(problem.target, problem.sizes, seed) for seed in range(seeds)]
@@ -212,11 +212,14 @@ def fitted(problem: Problem, parts: TargetParts, seed: int, context: Sequence[St
     return predicted
 
 
-def expected(problem: Problem) -> Doubles:
-    """Return what the predictor of the context expects, on its own scale."""
+def expected(problem: Problem, parts: TargetParts) -> Doubles:
+    """Return what the predictor of the context expects of the test parts, on its own scale."""
     assert problem.study.predictor is not None
-    prediction = problem.study.predictor.predict(problem.target.genotypes)
-    return prediction.score.double().numpy()
+    tested = np.concatenate([parts.seen, parts.unseen])
+    prediction = problem.study.predictor.predict(_genotypes(problem.target, tested))
+    predicted = np.full(len(problem.target), np.nan)
+    predicted[tested] = prediction.score.double().numpy()
+    return predicted
 
 
 def rows_of_tests(parts: TargetParts, is_new: Bools) -> dict[str, Ints]:

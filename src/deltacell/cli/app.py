@@ -41,6 +41,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "data import": data.import_,
     "data synthetic": data.synthetic,
     "data info": data.info,
+    "data tables": data.tables,
     "data query": data.query,
     "data split": data.split,
     **{f"bench {name}": command for name, command in bench.COMMANDS.items()},

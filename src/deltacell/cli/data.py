@@ -219,23 +219,52 @@ def split(
     typer.echo(f"Wrote {csv}")
 
 
+def tables(
+    path: Annotated[Path, typer.Argument(help="Directory of an import.")],
+    out: Annotated[Path, option("Output directory of Parquet files.")],
+    overwrite: Overwrite = False,
+) -> None:
+    """Write genes, relations, annotations, reactions and measurements as Parquet tables.
+
+    Missing numbers are NULL. `deltacell data query` joins the tables with SQL.
+
+    Example: deltacell data tables demo --out tables
+    """
+    from deltacell.data.knowledge import open_knowledge, write_knowledge
+    from deltacell.report import console, print_table
+
+    knowledge = open_knowledge(path)
+    write_knowledge(knowledge, out, overwrite=overwrite)
+    rows = [
+        [name, table.height, ", ".join(table.columns)] for name, table in knowledge.tables.items()
+    ]
+    print_table(str(out), ["table", "rows", "columns"], rows)
+    console().print(f'Next: deltacell data query {out} "select * from pairs limit 5"', markup=False)
+
+
 def query(
-    path: Annotated[Path, typer.Argument(help="Directory of a screen or an import.")],
-    sql: Annotated[str, typer.Argument(help="SQL over the tables `screen` and `deleted`.")],
+    path: Annotated[Path, typer.Argument(help="Directory of a screen, an import or its tables.")],
+    sql: Annotated[
+        str,
+        typer.Argument(
+            help="SQL over `screen` and `deleted` of one screen, or over the tables of "
+            "`deltacell data tables`.",
+        ),
+    ],
     format: Annotated[Format, option("Output format.")] = Format.table,
     screen: Annotated[str | None, option("Screen to query, if an import has several.")] = None,
 ) -> None:
-    """Query the columns of a screen with SQL.
+    """Query a screen, or all that is known of a cell and its screens, with SQL.
 
     Example: deltacell data query demo "select kind, score from screen limit 5"
     """
     import polars as pl
     from polars import selectors
 
-    from deltacell.data.import_folder import open_screen
+    from deltacell.data import knowledge
     from deltacell.report import print_table
 
-    frame = open_screen(path, screen).query(sql)
+    frame = knowledge.query(path, sql, screen=screen)
     if format is Format.json:
         typer.echo(frame.write_json())
         return

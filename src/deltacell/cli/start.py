@@ -11,13 +11,21 @@ from typing import Annotated
 
 import typer
 
-from deltacell.cli.program import Overwrite, Seed, option
+from deltacell.cli.program import Overwrite, Seed, option, split_names
 
 
 def start(
     folder: Annotated[Path, typer.Argument(help="Folder of tables: a screen, and any networks.")],
     settings: Annotated[list[str] | None, typer.Argument(help="Overrides, as for train.")] = None,
     out: Annotated[Path | None, option("Output directory; FOLDER-results by default.")] = None,
+    target: Annotated[
+        str | None,
+        option("Screen to predict; required if the folder has several."),
+    ] = None,
+    context: Annotated[
+        str | None,
+        option("Other screens and runs that help: names and paths with commas, or none."),
+    ] = None,
     top: Annotated[int, option("Number of sets at each end of the ranking.")] = 100,
     overwrite: Overwrite = False,
 ) -> None:
@@ -26,7 +34,10 @@ def start(
     First estimates how long this takes. Rerun the command to resume after a stop. Results of other
     files or settings are an error: choose another --out, or replace them with --overwrite.
 
-    Example: deltacell start tables --out results
+    With several screens, --target names the one to predict. The others are its context: what they
+    measured helps, each on a scale of its own. --context none does without.
+
+    Example: deltacell start tables --target mine --out results
     """
     from deltacell.api.rank import Stopped
     from deltacell.api.start import start as start_from_tables
@@ -38,6 +49,8 @@ def start(
         started = start_from_tables(
             folder,
             out,
+            target=target,
+            context=_names(context),
             top=top,
             settings=settings or [],
             overwrite=overwrite,
@@ -47,6 +60,13 @@ def start(
         raise typer.Exit(128 + stopped.args[0]) from None
     duration = duration_text(time.monotonic() - began)
     typer.echo(f"Done in {duration}. Open {started.page}; test results: {started.tables}")
+
+
+def _names(context: str | None) -> list[str] | None:
+    """Return the names of a context: an empty list for ``none``, None if there is no option."""
+    if context is None:
+        return None
+    return [] if context == "none" else split_names(context)
 
 
 def _carry_out(command: Sequence[str]) -> None:
