@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from deltacell.base.errors import InputError, StoreError
+from deltacell.ranking import kept as kept_module
 from deltacell.ranking import search
 from deltacell.ranking.gene_sets import Combinations, Scored
+from deltacell.ranking.kept import Kept
 from deltacell.ranking.search import (
-    Kept,
     Work,
     ranks_of_environment,
     read_scored,
@@ -55,7 +56,7 @@ def test_the_bounds_are_those_of_the_ends(monkeypatch, refused):
     alone = Kept(2, {"lowest": None}), Kept(2, {"highest": 5.0}), Kept(2, {None: None})
     bounds = [(-np.inf, 5.0), (np.inf, np.inf)]
     assert [(one.below, one.above) for one in alone] == [(np.inf, np.inf), *bounds]
-    monkeypatch.setattr(search, "MOST_ROWS", 2)
+    monkeypatch.setattr(kept_module, "MOST_ROWS", 2)
     refused("too-many-rows", Kept(2, {"lowest": None}).offer, some(1, 1, 1))
 
 

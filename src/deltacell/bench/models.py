@@ -30,8 +30,9 @@ from deltacell.profile.record import read_run
 from deltacell.propagate import SparseMatrix
 from deltacell.ranking.ensemble import scorer_of_predictors
 from deltacell.ranking.gene_sets import Combinations
+from deltacell.ranking.kept import Kept
 from deltacell.ranking.ranking_file import HIGHEST, LOWEST
-from deltacell.ranking.search import DRAWN, SHARE_DRAWN, Kept
+from deltacell.ranking.search import DRAWN, SHARE_DRAWN
 from deltacell.screen import Genotypes
 from deltacell.train.config import Config
 from deltacell.train.config.compose import compose, with_settings

@@ -51,29 +51,56 @@ class Request:
     distance: int = DISTANCE
 
     def __post_init__(self) -> None:
-        n, is_file, is_with = len(self.given), self.sets == FILE, self.sets == WITH
-        limits = [limit for limit in (self.above, self.below) if limit is not None]
-        size = {PAIRS: 2, TRIPLES: 3, FILE: None}.get(self.sets, self.size or n + 1)
-        is_size = self.size in (None, size) and (size is None or size > n)
-        in_range = (self.top is None or self.top > 0) and self.distance >= 0
-        # Scores are in single precision; NaN is out of its range, too.
-        finite = all(abs(limit) <= float(np.finfo(np.float32).max) for limit in limits)
-        apart = len(limits) < 2 or limits[0] > limits[1]
-        known = self.status is None or (self.status and set(self.status) <= set(STATUSES))
-        for fine, code, what in (
-            (n or not is_with, "no-gene", "--sets with needs a gene, such as --sets with HO"),
-            (is_size, "invalid-size", "--size is for --sets with, and larger than its genes are"),
-            (in_range, "out-of-range", "--top must be 1 or more, and --distance 0 or more"),
-            (finite and apart, "invalid-limit", "--above must be finite and larger than --below"),
-            (not is_file or self.genes == "screen", "genes-of-a-file", "--genes is not for a file"),
-            (known, "unknown-status", f"--status must be some of {', '.join(STATUSES)}, or any"),
-        ):
-            if not fine:
-                raise InputError(what, code=code)
+        self._check_sets()
+        self._check_rows()
+        is_file = self.sets == FILE
+        has_limit = self.above is not None or self.below is not None
         status = self.status or (STATUSES if is_file else (UNTESTED,))
-        top = TOP if self.top is None and not limits and not is_file else self.top
-        vars(self).update(size=size, top=top, linked=self.linked or is_file)
-        vars(self).update(status=tuple(one for one in STATUSES if one in status))
+        defaults = {
+            "size": self._expected_size(),
+            "top": TOP if self.top is None and not has_limit and not is_file else self.top,
+            "linked": self.linked or is_file,
+            "status": tuple(name for name in STATUSES if name in status),
+        }
+        for name, value in defaults.items():
+            object.__setattr__(self, name, value)
+
+    def _expected_size(self) -> int | None:
+        """Return the number of genes per set; None for a file, whose sets may differ."""
+        sizes = {PAIRS: 2, TRIPLES: 3, FILE: None}
+        return sizes.get(self.sets, self.size or len(self.given) + 1)
+
+    def _check_sets(self) -> None:
+        """Raise if the sets to rank are not clear."""
+        if self.sets == WITH and not self.given:
+            message = "--sets with needs a gene, such as --sets with HO"
+            raise InputError(message, code="no-gene")
+        size = self._expected_size()
+        is_other_size = self.size is not None and self.size != size
+        if is_other_size or (size is not None and size <= len(self.given)):
+            message = "--size can only be used with --sets 'with GENE...', and must be larger than "
+            raise InputError(f"{message}the number of these genes", code="invalid-size")
+        if self.sets == FILE and self.genes != "screen":
+            message = "--genes cannot be used with a file of sets"
+            raise InputError(message, code="genes-of-a-file")
+
+    def _check_rows(self) -> None:
+        """Raise if it is not clear which sets to keep."""
+        if self.distance < 0 or (self.top is not None and self.top <= 0):
+            message = "--top must be 1 or more, and --distance 0 or more"
+            raise InputError(message, code="out-of-range")
+        limits = [limit for limit in (self.above, self.below) if limit is not None]
+        # Scores are in single precision; NaN is out of its range, too.
+        largest = float(np.finfo(np.float32).max)
+        are_finite = all(abs(limit) <= largest for limit in limits)
+        are_apart = len(limits) < 2 or limits[0] > limits[1]
+        if not (are_finite and are_apart):
+            message = "--above must be finite and larger than --below"
+            raise InputError(message, code="invalid-limit")
+        is_known = self.status is None or (self.status and set(self.status) <= set(STATUSES))
+        if not is_known:
+            message = f"--status must be some of {', '.join(STATUSES)}, or any"
+            raise InputError(message, code="unknown-status")
 
     @classmethod
     def of_words(

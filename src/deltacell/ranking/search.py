@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from deltacell.base.arrays import Bools, Ints
+from deltacell.base.arrays import Ints
 from deltacell.base.errors import InputError, StoreError
 from deltacell.base.files import link_error, locked, written
 from deltacell.base.text import Progress, duration_text
 from deltacell.ranking.ensemble import MeanOfRuns
 from deltacell.ranking.gene_sets import Combinations, GeneSets, Piece, Scored
+from deltacell.ranking.kept import Kept, at_one_end_only
 from deltacell.ranking.ranking_file import HIGHEST, LOWEST, SCHEMA, Ranking, write_ranking
 from deltacell.ranking.request import RequestOnRuns, gene_texts
 from deltacell.ranking.sentences import sentences, title, to_score_text
 from deltacell.ranking.status import LINKED, STATUSES, UNKNOWN, Evidence
 
-MOST_ROWS = 100_000_000  # kept without --top; they are held in memory
 ROWS_PER_GROUP = 50_000  # of the Parquet file
 STATE = ".state"
 SAVED_EVERY = 10.0  # seconds between saves
@@ -99,7 +99,7 @@ def _score_all(
     tell: Callable[[str], None],
 ) -> bool:
     """Score the remaining blocks of this process; return False if stopped."""
-    sets, rank, world, kept = subject.sets, work.rank, work.world, Kept.of(subject)
+    sets, rank, world, kept = subject.sets, work.rank, work.world, kept_of(subject)
     width, numbers = max(sets.sizes), range(sets.n_pieces)[rank::world]
     done, total, mine = work.load(kept), len(numbers), sets.n_sets // world
 
@@ -158,13 +158,20 @@ def trial_seconds(sets: GeneSets, numbers: range, score: Callable[[Piece], None]
     return float(np.mean(times[len(times) // 2 :])) * len(numbers) if times else 0.0
 
 
+def kept_of(subject: RequestOnRuns) -> Kept:
+    """Return what a ranking keeps, without any set yet."""
+    request = subject.request
+    limits = {end: request.limit(end) for end in request.ends}
+    return Kept(max(subject.sets.sizes), limits, request.top)
+
+
 def _write(subject: RequestOnRuns, work: Work, out: Path) -> Ranking:
-    kept = Kept.of(subject)
+    kept = kept_of(subject)
     for rank in range(work.world):
         work.load(kept, rank)
     found = [kept.rows(end) for end in kept.bounds]
     if len(found) == 2 and subject.request.top is not None:
-        found = _apart(*found)
+        found = at_one_end_only(*found)
     evidence, every = Evidence(subject.cell), Scored.join(found)
     ends = [end for end, rows in zip(kept.bounds, found, strict=True) for _ in rows.score]
     ranks = np.concatenate([np.arange(1, len(rows.score) + 1) for rows in found])
@@ -183,15 +190,6 @@ def _write(subject: RequestOnRuns, work: Work, out: Path) -> Ranking:
     tables = (_table(subject, evidence, ends[cut], ranks[cut], every.take(cut)) for cut in cuts)
     write_ranking(out, tables, about)
     return Ranking.read(out)
-
-
-def _apart(low: Scored, high: Scored) -> list[Scored]:
-    """Keep a set of both ends only at the one where it comes first, or at the low end if tied."""
-    rows = (map(tuple, of.sets.tolist()) for of in (low, high))
-    lowest, highest = ({row: i for i, row in enumerate(of)} for of in rows)
-    first = [i <= highest.get(one, i) for one, i in lowest.items()]
-    second = [i < lowest.get(one, i + 1) for one, i in highest.items()]
-    return [low.take(np.array(first, dtype=bool)), high.take(np.array(second, dtype=bool))]
 
 
 def _table(
@@ -221,72 +219,6 @@ def _table(
         }
         tables.append(pa.Table.from_pydict(columns, SCHEMA))
     return pa.concat_tables(tables).take(np.argsort(order))
-
-
-class Kept:
-    """The sets to keep of the ends ``lowest`` and ``highest``, or of None, which is ascending.
-
-    Each end keeps its first ``top`` sets, or all that reach its limit.
-    """
-
-    def __init__(
-        self,
-        width: int,
-        limits: Mapping[str | None, float | None],
-        top: int | None = None,
-    ) -> None:
-        self.top = top
-        # The score of the last set if an end is full, otherwise its limit.
-        self.bounds = {end: -np.inf if end == HIGHEST else np.inf for end in limits}
-        self.bounds |= {end: limit for end, limit in limits.items() if limit is not None}
-        self._pieces, self._n_held = [Scored.none(width)], 0
-
-    @classmethod
-    def of(cls, subject: RequestOnRuns) -> Kept:
-        asked, width = subject.request, max(subject.sets.sizes)
-        return cls(width, {end: asked.limit(end) for end in asked.ends}, asked.top)
-
-    @property
-    def above(self) -> float:
-        return self.bounds.get(HIGHEST, np.inf)
-
-    @property
-    def below(self) -> float:
-        return max((bound for end, bound in self.bounds.items() if end != HIGHEST), default=-np.inf)
-
-    def offer(self, found: Scored) -> None:
-        """Keep the sets that reach a bound."""
-        wanted = np.any([self._reached(end, found) for end in self.bounds], axis=0)
-        if not wanted.any():
-            return
-        self._pieces.append(found.take(wanted))
-        self._n_held += int(wanted.sum())
-        if self.top is not None:
-            rows = {end: self.rows(end) for end in self.bounds}
-            self._pieces = list(rows.values())
-            full = {end: of.score[-1] for end, of in rows.items() if len(of.score) == self.top}
-            self.bounds |= {end: float(last) for end, last in full.items()}
-        elif self._n_held > MOST_ROWS:
-            what = f"more than {MOST_ROWS:,} sets reach the limit; use --top"
-            raise InputError(what, code="too-many-rows")
-
-    def held(self) -> Scored:
-        return Scored.join(self._pieces)
-
-    def rows(self, end: str | None) -> Scored:
-        """Return the distinct sets of an end in its order; ties are broken by genes."""
-        held = self.held()
-        found = held.take(self._reached(end, held))
-        sign = -1 if end == HIGHEST else 1
-        order: Ints = np.lexsort((*found.sets.T[::-1], sign * found.score))
-        ordered = found.sets[order]
-        new = np.ones(len(order), dtype=bool)
-        new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-        return found.take(order[new][: self.top])
-
-    def _reached(self, end: str | None, found: Scored) -> Bools:
-        bound = self.bounds[end]
-        return found.score >= bound if end == HIGHEST else found.score <= bound
 
 
 def ranks_of_environment() -> Ranks:
