@@ -10,14 +10,13 @@ from deltacell.base.text import Progress
 from deltacell.evaluation.bootstrap import Bootstrap
 from deltacell.evaluation.hits import THRESHOLD
 from deltacell.evaluation.rows import EvaluationOptions
-from deltacell.evaluation.runs import EvaluatedRuns, evaluate_runs
+from deltacell.evaluation.runs import AnyPredictor, EvaluatedRuns, evaluate_runs
 from deltacell.evaluation.tested_pairs import ZEROS
 from deltacell.screen import Screen, Split
-from deltacell.train.predictor import AnyRun
 
 
 def evaluate(
-    predictors: AnyRun | Sequence[AnyRun],
+    predictors: AnyPredictor | Sequence[AnyPredictor],
     screen: Screen | None = None,
     split: Split | None = None,
     *,
@@ -30,9 +29,10 @@ def evaluate(
     zeros: int = ZEROS,
     threshold: float = THRESHOLD,
     bootstrap: Bootstrap | None = None,
+    covers: float = 1.0,
     progress: bool = True,
 ) -> EvaluatedRuns:
-    """Test runs and baselines on the same rows: metrics with intervals, and which one is best.
+    """Test predictors on the same rows: metrics with intervals, and which one is best.
 
     The predictors are runs, directories of runs, whose ``best`` or ``last`` ``weights`` are used,
     and names of baselines such as ``boosted_trees``, which are fitted on the training part of
@@ -41,12 +41,17 @@ def evaluate(
 
     Networks compute on the ``device``: ``cpu``, ``cuda``, or ``auto``, a GPU if there is one.
 
+    Beside a run, a predictor can be anybody's: a table (the path of a file, or a data frame) with
+    the columns ``gene1``, ``gene2``, … and ``score``, or a function that takes gene sets as tuples
+    of names and returns their scores. It must cover the share ``covers`` of the test rows; all
+    predictors are tested on the rows that are covered.
+
     A score at or below ``threshold`` is a hit for AUROC and AUPR. ``on`` is another screen to test
     on instead of the test part, without training rows, and also only on its rows at least
     ``beyond`` from 0. For a list of hits, ``zeros`` tested pairs that are not hits are drawn, as if
     every query gene had been crossed with every array gene.
     """
-    options = EvaluationOptions(on, samples, beyond, zeros, threshold, bootstrap)
+    options = EvaluationOptions(on, samples, beyond, zeros, threshold, bootstrap, covers)
     with progress_bar() as bar:
         report: Progress = bar if progress else lambda what, done, total: None
         return evaluate_runs(

@@ -41,12 +41,14 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "data import": data.import_,
     "data synthetic": data.synthetic,
     "data info": data.info,
+    "data tables": data.tables,
     "data query": data.query,
+    "data split": data.split,
     **{f"bench {name}": command for name, command in bench.COMMANDS.items()},
     "slurm train": train.slurm,
 }
 GROUPS = {
-    "data": ("Get, import, generate, show and query cells and screens.", "info demo"),
+    "data": ("Get, import, generate, show, split and query cells and screens.", "info demo"),
     "bench": ("Measure speed and memory on this machine.", "propagation --quick"),
     "slurm": ("Write Slurm job scripts.", "train experiment=demo > job.sbatch"),
 }

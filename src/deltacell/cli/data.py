@@ -177,23 +177,94 @@ def import_(
     console().print(f"Wrote {out}. Next: deltacell data info {out}", markup=False)
 
 
+def split(
+    what: Annotated[
+        list[str],
+        typer.Argument(help="Run directory, or settings as for train: data.folder=yeast."),
+    ],
+    csv: Annotated[Path, option("Output file, .csv or .tsv.")],
+    overwrite: Overwrite = False,
+) -> None:
+    """Write the genes, score and part of every genotype, to train elsewhere on the same split.
+
+    Compare the predictions of the test part with: deltacell evaluate RUN --predictions FILE
+
+    Example: deltacell data split runs/additive --csv split.csv
+    """
+    from deltacell.base.files import written
+    from deltacell.profile.record import RUN_FILE, SPLIT
+    from deltacell.report.data import print_split
+    from deltacell.train.config.compose import compose
+    from deltacell.train.data import load_data
+    from deltacell.train.run_directory import resumed_config
+    from deltacell.train.split_table import split_table
+
+    if csv.suffix.lower() not in (".csv", ".tsv"):
+        message = f"--csv is '{csv}'; expected a .csv or .tsv file"
+        raise InputError(message, code="wrong-suffix")
+    if csv.exists() and not overwrite:
+        raise InputError("the file exists; use --overwrite", code="exists", where=csv)
+    run = Path(what[0])
+    if len(what) == 1 and (run.is_dir() or "=" not in what[0]):
+        if not (run / RUN_FILE).is_file():
+            fix = "Name one run directory, or settings such as data.folder=yeast."
+            raise InputError("not a run directory", code="not-a-run", where=run, fix=fix)
+        data = load_data(resumed_config(run), run / SPLIT)
+    else:
+        data = load_data(compose(what))
+    separator = "\t" if csv.suffix.lower() == ".tsv" else ","
+    with written(csv, "the split") as temporary:
+        split_table(data).write_csv(temporary, separator=separator)
+    print_split(data.split.to_json())
+    typer.echo(f"Wrote {csv}")
+
+
+def tables(
+    path: Annotated[Path, typer.Argument(help="Directory of an import.")],
+    out: Annotated[Path, option("Output directory of Parquet files.")],
+    overwrite: Overwrite = False,
+) -> None:
+    """Write genes, relations, annotations, reactions and measurements as Parquet tables.
+
+    Missing numbers are NULL. `deltacell data query` joins the tables with SQL.
+
+    Example: deltacell data tables demo --out tables
+    """
+    from deltacell.data.knowledge import open_knowledge, write_knowledge
+    from deltacell.report import console, print_table
+
+    knowledge = open_knowledge(path)
+    write_knowledge(knowledge, out, overwrite=overwrite)
+    rows = [
+        [name, table.height, ", ".join(table.columns)] for name, table in knowledge.tables.items()
+    ]
+    print_table(str(out), ["table", "rows", "columns"], rows)
+    console().print(f'Next: deltacell data query {out} "select * from pairs limit 5"', markup=False)
+
+
 def query(
-    path: Annotated[Path, typer.Argument(help="Directory of a screen or an import.")],
-    sql: Annotated[str, typer.Argument(help="SQL over the tables `screen` and `deleted`.")],
+    path: Annotated[Path, typer.Argument(help="Directory of a screen, an import or its tables.")],
+    sql: Annotated[
+        str,
+        typer.Argument(
+            help="SQL over `screen` and `deleted` of one screen, or over the tables of "
+            "`deltacell data tables`.",
+        ),
+    ],
     format: Annotated[Format, option("Output format.")] = Format.table,
     screen: Annotated[str | None, option("Screen to query, if an import has several.")] = None,
 ) -> None:
-    """Query the columns of a screen with SQL.
+    """Query a screen, or all that is known of a cell and its screens, with SQL.
 
     Example: deltacell data query demo "select kind, score from screen limit 5"
     """
     import polars as pl
     from polars import selectors
 
-    from deltacell.data.import_folder import open_screen
+    from deltacell.data import knowledge
     from deltacell.report import print_table
 
-    frame = open_screen(path, screen).query(sql)
+    frame = knowledge.query(path, sql, screen=screen)
     if format is Format.json:
         typer.echo(frame.write_json())
         return

@@ -36,6 +36,11 @@ def evaluate(
     on: Annotated[Path | None, option("Test on another screen, without training rows.")] = None,
     beyond: Annotated[float, option("With --on: also test rows this far from 0.")] = 0.08,
     zeros: Annotated[int, option("Number of non-hits to draw for a list of hits.")] = 100_000,
+    predictions: Annotated[
+        list[Path] | None,
+        option("Table of gene1, gene2, ..., score from any predictor; may be repeated."),
+    ] = None,
+    covers: Annotated[float, option("Share of test rows that --predictions must cover.")] = 1.0,
     json: Json = None,
     markdown: Markdown = None,
     figures: Annotated[Path | None, option("Also write figures to this directory.")] = None,
@@ -51,8 +56,11 @@ def evaluate(
     from deltacell.report.evaluate import markdown_evaluation, print_evaluation
     from deltacell.report.evaluation_figures import draw_evaluation
 
+    for table in predictions or ():
+        if not table.is_file():
+            raise InputError("no such file", code="no-such-file", where=table)
     evaluated = evaluate_predictors(
-        runs,
+        [*runs, *(predictions or ())],
         baselines=split_names(baselines) or [],
         weights=weights,
         device=device,
@@ -61,6 +69,7 @@ def evaluate(
         beyond=beyond,
         zeros=zeros,
         threshold=threshold,
+        covers=covers,
     )
     result = evaluated.to_json()
     # Files first, in case the reader of the output, such as `head`, closes the pipe.

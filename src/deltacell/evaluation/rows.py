@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from deltacell.base.arrays import Bools
 from deltacell.base.errors import InputError
 from deltacell.data.import_folder import open_screen
 from deltacell.evaluation.bootstrap import Bootstrap
@@ -30,6 +31,7 @@ class EvaluationOptions:
     zeros: int = ZEROS  # tested pairs that are not hits to draw for a list of hits
     threshold: float = THRESHOLD  # the maximum score of a hit
     bootstrap: Bootstrap | None = None
+    covers: float = 1.0  # the share of the test rows that given predictions cover at least
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +78,18 @@ def _zeros(data: TrainingData, used: Split, n: int) -> TestedZeros | None:
     # If only some of the hits are used, the zeros represent correspondingly fewer pairs.
     share = len(used.test) / len(data.split.test)
     return replace(zeros, weight=share * zeros.weight)
+
+
+def only(rows: EvaluatedRows, is_used: Bools, *, with_zeros: bool) -> EvaluatedRows:
+    """Return some of the test rows, [test rows]; the others are dropped from the split."""
+    split = rows.split
+    restricted = replace(
+        split,
+        test=split.test[is_used],
+        unseen=split.unseen[is_used] if len(split.unseen) else split.unseen,
+        dropped=np.concatenate([split.dropped, split.test[~is_used]]),
+    )
+    return replace(rows, split=restricted, zeros=rows.zeros if with_zeros else None)
 
 
 def fewer(split: Split, samples: int) -> Split:

@@ -19,6 +19,7 @@ from deltacell.base.text import Progress
 from deltacell.evaluation.evaluation import Evaluation, evaluate_predictions
 from deltacell.evaluation.figure_values import PredictorFigures, figure_values
 from deltacell.evaluation.fitted_baselines import fitted_baseline
+from deltacell.evaluation.given import AnyPredictions, compare_given, is_given
 from deltacell.evaluation.groups import MAIN
 from deltacell.evaluation.rows import (
     EvaluatedRows,
@@ -44,6 +45,9 @@ from deltacell.train.predictor import (
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+
+#: A run, the name of a baseline, or predictions of anybody.
+AnyPredictor = AnyRun | AnyPredictions
 
 #: By name and seed.
 Predictors = dict[str, dict[int, TrainedPredictor]]
@@ -87,7 +91,7 @@ class EvaluatedRuns(Shown):
 
 
 def evaluate_runs(
-    predictors: AnyRun | Sequence[AnyRun],
+    predictors: AnyPredictor | Sequence[AnyPredictor],
     screen: Screen | None = None,
     split: Split | None = None,
     *,
@@ -97,17 +101,26 @@ def evaluate_runs(
     options: EvaluationOptions | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> EvaluatedRuns:
-    """Test runs and baselines on the same rows; see `deltacell.evaluate`."""
+    """Test predictors on the same rows; see `deltacell.evaluate`."""
     options = EvaluationOptions() if options is None else options
-    names, paths = _names_and_runs(predictors)
-    runs = load_runs(paths, weights, device)
+    sorted_out = _sorted_out(predictors)
+    runs = load_runs(sorted_out.runs, weights, device)
     _check_is_of_runs(runs, screen, split)
     data = compared_data(runs)
     for sentence in data.warnings:
         warnings.warn(sentence, stacklevel=3)
     rows = evaluated_rows(data, options)
-    compared = _compared_predictors(runs, data, [*names, *baselines], progress)
-    predictions = _predictions(compared, rows.genotypes, progress)
+    compared = _compared_predictors(runs, data, [*sorted_out.baselines, *baselines], progress)
+    given = compare_given(sorted_out.given, data, rows, options.covers)
+    for name in given.predictions:
+        if name in compared.predictors():
+            message = f"two predictors are named '{name}'; rename one"
+            raise InputError(message, code="same-name")
+    for sentence in given.warnings:
+        warnings.warn(sentence, stacklevel=3)
+    rows = given.rows
+    predictions: dict[str, dict[int, Prediction] | Prediction]
+    predictions = {**_predictions(compared, rows.genotypes, progress), **given.predictions}
     evaluation = evaluate_predictions(
         data.cell,
         rows.data.screen,
@@ -120,8 +133,8 @@ def evaluate_runs(
         beyond=None if rows.other is None else options.beyond,
         progress=progress,
     )
-    notes = (*data.warnings, *evaluation.notes, *_notes(runs, data, compared))
-    evaluation = replace(evaluation, notes=notes)
+    notes = (*evaluation.notes, *_notes(runs, data, compared), *given.notes, *given.warnings)
+    evaluation = replace(evaluation, notes=(*data.warnings, *notes))
     if rows.other is not None:
         about_other = rows.other.to_json()
         evaluation = replace(evaluation, leakage=rows.other.sentence, on=about_other)
@@ -129,16 +142,26 @@ def evaluate_runs(
     return EvaluatedRuns(evaluation, rows.data, rows.split, scores, _relation_weights(runs, rows))
 
 
-def _names_and_runs(predictors: AnyRun | Sequence[AnyRun]) -> tuple[list[str], list[AnyRun]]:
-    """Split predictors into names of baselines and runs."""
-    names: list[str] = []
-    runs: list[AnyRun] = []
+@dataclass(frozen=True, eq=False)
+class _SortedOut:
+    """Predictors by what they are."""
+
+    baselines: list[str]
+    runs: list[AnyRun]
+    given: list[AnyPredictions]
+
+
+def _sorted_out(predictors: AnyPredictor | Sequence[AnyPredictor]) -> _SortedOut:
+    """Tell names of baselines, runs, and tables and functions of others apart."""
+    sorted_out = _SortedOut([], [], [])
     for predictor in as_list(predictors):
         if isinstance(predictor, str) and _is_baseline(predictor):
-            names.append(predictor)
+            sorted_out.baselines.append(predictor)
+        elif is_given(predictor):
+            sorted_out.given.append(predictor)
         else:
-            runs.append(predictor)
-    return names, runs
+            sorted_out.runs.append(predictor)
+    return sorted_out
 
 
 def _is_baseline(name: str) -> bool:
@@ -236,13 +259,15 @@ def _notes(runs: Sequence[LoadedRun], data: TrainingData, compared: _Compared) -
 
 
 def _first_scores(
-    predictions: Mapping[str, Mapping[int, Prediction]],
+    predictions: Mapping[str, Mapping[int, Prediction] | Prediction],
     n_test: int,
 ) -> dict[str, Floats]:
     """Return the scores of the test rows by the first seed of each predictor."""
     scores: dict[str, Floats] = {}
     for name, by_seed in predictions.items():
-        first = next(iter(by_seed.values()))
+        first = by_seed
+        if not isinstance(first, Prediction):
+            first = next(iter(first.values()))
         scores[name] = first.score.float().numpy()[:n_test]
     return scores
 

@@ -56,6 +56,7 @@ class Window:
 
     @classmethod
     def of(cls, numbers: Sequence[int]) -> Window:
+        """Return a window from four numbers, as in the config; raise an error if invalid."""
         least = (0, 0, 1, 0)
         if [*map(type, numbers)] == [int] * 4 and all(map(operator.ge, numbers, least)):
             return cls(*numbers)

@@ -164,6 +164,7 @@ class PhaseSummary:
 
     @property
     def ms_per_step(self) -> float:
+        """Mean milliseconds of a steady step."""
         return _ratio(self.wall_s, self.steps) * 1e3
 
     def to_json(self) -> dict[str, Any]:
@@ -173,6 +174,7 @@ class PhaseSummary:
         return found | {"uneven": uneven, "phases": [asdict(time) for time in self.phases]}
 
     def of(self, phase: str) -> PhaseTime:
+        """Return the summary of a phase."""
         return self.phases[PHASES.index(phase)]
 
 

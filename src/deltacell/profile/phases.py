@@ -69,9 +69,11 @@ class PhaseTimer:
 
     @property
     def current(self) -> str:
+        """The name of the phase that is open."""
         return PHASES[self._index]
 
     def switch(self, phase: str) -> None:
+        """End the current phase and begin another one."""
         self._settle()
         self._index = _INDEX[phase]
         if self._range is not None or torch_profiler._is_profiler_enabled:
@@ -171,10 +173,11 @@ class NoTimer(PhaseTimer):
     """A timer that does nothing, to measure the cost of a real one."""
 
     def switch(self, phase: str) -> None:
-        pass
+        """Do nothing."""
 
     def move(self, from_phase: str, to_phase: str, seconds: float) -> float:
+        """Do nothing, and return that no seconds were moved."""
         return 0.0
 
     def end_step(self, epoch: int, step: int, samples: int, kind: str = "train") -> None:
-        pass
+        """Do nothing."""

@@ -172,6 +172,7 @@ class RunRecord:
         return {"propagation": self.propagation, **self.model_facts}
 
     def phases(self) -> pl.DataFrame:
+        """Return the rows of the phase timer, of all ranks and attempts."""
         from deltacell.profile.phase_rows import read_phases
 
         return read_phases(self.path / PHASES)
@@ -216,6 +217,7 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
 
 
 def write_run(path: str | os.PathLike[str], record: RunRecord) -> None:
+    """Write the record of a run into its directory, with a seal."""
     data = {"schema": SCHEMA_VERSION, **asdict(record)}
     del data["path"]
     data["seal"] = seal_of(data)
@@ -223,4 +225,5 @@ def write_run(path: str | os.PathLike[str], record: RunRecord) -> None:
 
 
 def now() -> str:
+    """Return the current time in UTC, as a record has it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

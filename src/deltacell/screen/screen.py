@@ -24,6 +24,7 @@ from deltacell.screen import hetero_data
 from deltacell.screen.coverage import Coverage
 from deltacell.screen.genotypes import Genotypes, repeats_a_gene, set_keys, sets_with
 from deltacell.storage.provenance import UNKNOWN_GENE, Counts, Source
+from deltacell.storage.sql import run_sql
 from deltacell.storage.tables import frame_of
 
 if TYPE_CHECKING:
@@ -94,14 +95,6 @@ _DEFAULTS = {
 }
 #: The sign of an interaction's score; 0 for a fitness or an unknown score.
 _SCORE_SIGN = pl.when(phenotype="interaction").then(pl.col("score").fill_nan(0).sign()).otherwise(0)
-#: SQL has access to the two tables only: to no file, extension or variable of the program.
-_CLOSED: dict[str, Any] = {
-    "enable_external_access": "false",
-    "python_enable_replacements": "false",
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-    "lock_configuration": "true",
-}
 _READ_BACK = ("genes", "score", "p_value", "standard_deviation")
 
 
@@ -403,22 +396,8 @@ class Screen(storage.Storable):
 
     def query(self, sql: str) -> pl.DataFrame:
         """Run SQL on ``screen``, a row per genotype, and ``deleted``, a row per deleted gene."""
-        need("duckdb", "SQL", "sql")
-        import duckdb
-
         tables = {"screen": self.to_polars().to_arrow(), "deleted": self._deleted().to_arrow()}
-        try:
-            with duckdb.connect(":memory:", config=_CLOSED) as connection:
-                for name, table in tables.items():
-                    connection.register(name, table)
-                relation = connection.sql(sql)
-                if relation is None:
-                    raise InputError("not a SELECT statement", code="sql-error")
-                return pl.DataFrame(relation.to_arrow_table())
-        except (duckdb.Error, pl.exceptions.PolarsError) as error:
-            columns = [f"{name} has {', '.join(t.column_names)}" for name, t in tables.items()]
-            fix = f"Columns: {'; '.join(columns)}. The columns of the result need distinct names."
-            raise InputError(f"the SQL failed: {error}", code="sql-error", fix=fix) from error
+        return run_sql(tables, sql)
 
     def to_polars(self) -> pl.DataFrame:
         """Return one row per genotype, its genes and their columns as lists."""

@@ -27,6 +27,7 @@ class EvidenceTable:
     frame: pl.DataFrame
 
     def to_json(self) -> dict[str, Any]:
+        """Return the table as a JSON-serialisable dict."""
         rows = [list(row) for row in self.frame.rows()]
         return {"key": self.key, "title": self.title, "columns": self.frame.columns, "rows": rows}
 
@@ -52,29 +53,35 @@ class Account:
 
     @property
     def step_s(self) -> float:
+        """The seconds of a step, or of a fit as a whole."""
         return math.fsum(self.parts.values())
 
     @property
     def sample_s(self) -> float | None:
+        """The seconds of a sample; None if the samples per step are unknown."""
         return self.step_s / self.samples_per_step if self.samples_per_step else None
 
     @property
     def outside_s(self) -> float:
+        """The seconds of an epoch outside its steps."""
         return math.fsum(self.outside.values())
 
     @property
     def epoch_s(self) -> float | None:
+        """The seconds of an epoch; None if the steps per epoch are unknown."""
         if not self.steps_per_epoch:
             return None
         return self.steps_per_epoch * self.step_s + self.outside_s
 
     @property
     def epoch_parts(self) -> dict[str, float]:
+        """The seconds of an epoch by category, inside and outside its steps."""
         steps = self.steps_per_epoch or 0.0
         within = {part: steps * seconds for part, seconds in self.parts.items()}
         return within | {f"{OUTSIDE}{part}": seconds for part, seconds in self.outside.items()}
 
     def to_json(self) -> dict[str, Any]:
+        """Return the account as a JSON-serialisable dict."""
         whole = "fit_s" if self.source == FIT else "step_s"
         names = ("sample_s", "epoch_s", "samples_per_step", "steps_per_epoch", "residual")
         return {
@@ -116,6 +123,7 @@ class Waterfall:
 
     @classmethod
     def between(cls, per: str, a: Mapping[str, float], b: Mapping[str, float]) -> Waterfall:
+        """Return the changes between two mappings from parts to seconds."""
         whole_a, whole_b = math.fsum(a.values()), math.fsum(b.values())
         gap = math.fsum([*b.values(), *(-seconds for seconds in a.values())])
         bars = []
@@ -129,11 +137,13 @@ class Waterfall:
         return cls(per, whole_a, whole_b, gap, ratio, tuple(bars))
 
     def frame(self) -> pl.DataFrame:
+        """Return a row per bar: the part, its seconds in A and in B, the change, and its share."""
         numbers = dict.fromkeys(("a_s", "b_s", "change_s", "share of the gap"), pl.Float64())
         schema = {"part": pl.String(), **numbers}
         return pl.DataFrame([astuple(bar) for bar in self.bars], schema=schema, orient="row")
 
     def to_json(self) -> dict[str, Any]:
+        """Return the waterfall as a JSON-serialisable dict."""
         bars = self.frame().rename({"share of the gap": "share_of_gap"}).to_dicts()
         whole = {"a_s": self.a, "b_s": self.b, "gap_s": self.gap, "ratio": self.ratio}
         return {"per": self.per, **whole, "bars": bars}
@@ -159,6 +169,7 @@ class EpochRatio:
 
     @classmethod
     def between(cls, a: Account, b: Account) -> EpochRatio | None:
+        """Return the ratio of two epochs; None if one of them is unknown or takes no time."""
         epochs = (a.epoch_s or 0.0, b.epoch_s or 0.0)
         if min(*epochs, a.step_s, b.step_s) <= 0:
             return None
@@ -189,9 +200,11 @@ class Comparison:
 
     @property
     def falls(self) -> list[Waterfall]:
+        """The waterfalls that are known: per sample or step, and per epoch."""
         return [fall for fall in (self.steps, self.epochs) if fall is not None]
 
     def to_json(self) -> dict[str, Any]:
+        """Return the comparison as a JSON-serialisable dict."""
         return {
             "waterfalls": [fall.to_json() for fall in self.falls],
             "epoch_ratio": None if self.epoch_ratio is None else asdict(self.epoch_ratio),
@@ -200,6 +213,7 @@ class Comparison:
 
 
 def compare(a: Account, b: Account) -> Comparison:
+    """Compare two accounts part by part."""
     # What a trace shows is part of a step.
     are_traces = a.source == b.source == TRACE
     has_samples = bool(a.samples_per_step and b.samples_per_step)

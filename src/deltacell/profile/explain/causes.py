@@ -77,6 +77,7 @@ class CauseKind(StrEnum):
 
     @property
     def is_idle(self) -> bool:
+        """Whether it is a reason for idle time of a device."""
         return self.value.startswith("idle ")
 
     @classmethod
@@ -136,6 +137,7 @@ class LateRank:
 
     @property
     def starts_late(self) -> bool:
+        """Whether the rank is late mainly because it began its step late."""
         return 2 * self.late_before_s >= self.late_by_s
 
 

@@ -88,6 +88,7 @@ class Explanation:
         return "low" if self.doubts else "high"
 
     def table(self, key: str) -> pl.DataFrame:
+        """Return the rows of the table with a key, such as ``operators``."""
         return {table.key: table.frame for table in self.tables}[key]
 
     def to_json(self) -> dict[str, Any]:

@@ -76,6 +76,7 @@ class OperatorChange:
 
     @property
     def ratio_of_elements(self) -> float | None:
+        """The ratio of the elements of a call's inputs, B to A; None if unknown."""
         if not self.elements_a or not self.elements_b:
             return None
         return self.elements_b / self.elements_a
@@ -90,6 +91,7 @@ class ProgramPair:
 
     @cached_property
     def operators(self) -> list[OperatorChange]:
+        """The operators that A or B calls, by name and group."""
         columns = ("calls", "time", "elements", "sizes")
         both = self.a.calls.operators.join(
             self.b.calls.operators,
@@ -214,10 +216,12 @@ class ProgramPair:
 
     @cached_property
     def has_operators(self) -> bool:
+        """Whether operators are recorded in either trace."""
         return bool(self.operators)
 
     @cached_property
     def has_shapes(self) -> bool:
+        """Whether sizes of inputs are recorded in both traces."""
         return self.a.calls.has_shapes and self.b.calls.has_shapes
 
     @cached_property

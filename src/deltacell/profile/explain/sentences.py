@@ -219,6 +219,7 @@ def _late_rank(late: LateRank, share: float) -> str:
 
 
 def straggler_clause(late: Straggler) -> str:
+    """Return which rank of a run the others wait for, and what it spends more time on."""
     return (
         f"rank {late.rank} arrives last at the exchange of gradients,"
         f" {seconds_text(late.late_s)} per step after the others, and spends"
@@ -267,6 +268,7 @@ def _host_label(part: GapShare) -> str:
 
 
 def part_of_gap(label: str, change: float, gap: float) -> str:
+    """Return how much of a gap a part accounts for."""
     return f"{label} accounts for {change_text(change)}{_rest_of_gap(change, gap)}"
 
 
@@ -431,6 +433,7 @@ RECORD_STACKS = "; record with_stack=True to see it"
 
 
 def no_time_sentence(a: str, b: str) -> str:
+    """Return that A has no time to compare with."""
     return f"No time of {a} was measured, so {b} cannot be compared with it."
 
 
@@ -439,6 +442,7 @@ def _against(fall: Waterfall) -> str:
 
 
 def noise_clause(fall: Waterfall, noise: Difference | None, a: str, b: str) -> str:
+    """Return that two take equally long, with the least difference that would have shown."""
     between = f"between {b} and {a} per {fall.per}"
     text = f"There is no difference beyond noise {between} {_against(fall)}"
     if noise is not None:
@@ -455,6 +459,7 @@ def slower_clause(
     a: str,
     b: str,
 ) -> str:
+    """Return by how much B takes longer than A, and why."""
     some_steps = ""
     if noise is not None and noise.of == "mean":
         some_steps = ", because of some of its steps"
@@ -516,6 +521,7 @@ def parts_clause(fall: Waterfall) -> str:
 
 
 def epochs_sentence(fall: Waterfall, ratio: EpochRatio, most: Bar | None) -> str:
+    """Return how epochs differ otherwise than steps, with the part that makes most of it."""
     text = f"Per epoch it takes {ratio_text(ratio.epoch)} as long ({ratio.line})"
     if most is not None:
         text += f", and most of the change lies {most.part} ({change_text(most.change)})"
@@ -523,6 +529,7 @@ def epochs_sentence(fall: Waterfall, ratio: EpochRatio, most: Bar | None) -> str
 
 
 def ranks_differ_sentence(ranks: str) -> str:
+    """Return that two sides do not have the same ranks."""
     return f"The ranks compared differ: {ranks}."
 
 
@@ -530,6 +537,7 @@ def ranks_differ_sentence(ranks: str) -> str:
 
 
 def bootstrap_sentence(noise: Difference) -> str:
+    """Return the ratio of two averages of steps with its interval."""
     low = ratio_text(noise.low)
     high = ratio_text(noise.high)
     steps_a, steps_b = noise.steps
@@ -540,6 +548,7 @@ def bootstrap_sentence(noise: Difference) -> str:
 
 
 def device_parts_sentence(parts: Mapping[str, float]) -> str:
+    """Return the parts of the device's time in a step."""
     whole = sum(parts.values())
     clauses = [
         f"{DEVICE_PARTS[part]} {seconds_text(seconds)} ({share_text(seconds / whole)})"
@@ -549,6 +558,7 @@ def device_parts_sentence(parts: Mapping[str, float]) -> str:
 
 
 def device_of_ranks_sentence(shares: Mapping[str, float]) -> str:
+    """Return the parts of the device's time, averaged over ranks."""
     exposed = shares["communication"] + shares["copies"]
     return (
         "From the first event of the device to the last, on average over ranks: idle"
@@ -558,6 +568,7 @@ def device_of_ranks_sentence(shares: Mapping[str, float]) -> str:
 
 
 def loader_sentence(seconds: float, share: float) -> str:
+    """Return how long a step waits for its loader."""
     return (
         f"The training waits {seconds_text(seconds)} per step for its loader ({share_text(share)})."
     )
@@ -567,6 +578,7 @@ NO_LOADER = "The trace does not record a loader, so waiting for batches is not v
 
 
 def loaders_sentence(a: float, b: float) -> str:
+    """Return how long the steps of two programs wait for their loaders."""
     against = f"{seconds_text(a)} against {seconds_text(b)}"
     return f"Waiting for the loader takes {against} per step."
 
@@ -587,6 +599,7 @@ THREADS_UNKNOWN = (
 
 
 def kernels_sentence(a: float, b: float) -> str:
+    """Return how long the kernels of a step take in two programs."""
     text = f"The kernels launched in a step take {seconds_text(a)} against {seconds_text(b)}"
     is_same = abs(a - b) <= 0.02 * max(a, b)
     return f"{text}: the work of the device is the same." if is_same else f"{text}."
@@ -596,15 +609,18 @@ def kernels_sentence(a: float, b: float) -> str:
 
 
 def parts_miss_doubt(account: Account) -> str:
+    """Return that the parts of an account do not add up to the wall time."""
     residual = share_text(account.residual)
     return f"the parts of {account.name} differ from its wall time by {residual}"
 
 
 def sources_differ_doubt(a: Account, b: Account) -> str:
+    """Return that a run is compared with a trace."""
     return f"{a.name} is a {a.source} and {b.name} is a {b.source}, which are measured differently"
 
 
 def modes_differ_doubt(a: Account, b: Account) -> str:
+    """Return that two runs were made in different modes."""
     return (
         f"{a.name} was run in mode '{a.facts.get('mode', '')}' and {b.name} in mode"
         f" '{b.facts.get('mode', '')}', so the gap is a marginal cost, which is a share of the step"
@@ -613,10 +629,12 @@ def modes_differ_doubt(a: Account, b: Account) -> str:
 
 
 def programs_differ_doubt(a: Account, b: Account) -> str:
+    """Return that two traces are of different programs."""
     return f"{a.name} and {b.name} are different programs"
 
 
 def both_ways_doubt(against: float, gap: float) -> str:
+    """Return that some parts of a step changed against the gap."""
     return (
         f"parts of a step changed by {seconds_text(against)} in the opposite direction of the gap"
         f" of {seconds_text(gap)}, so the machine may have changed too; record both again, in turns"
@@ -624,26 +642,32 @@ def both_ways_doubt(against: float, gap: float) -> str:
 
 
 def devices_differ_doubt(a: str, b: str) -> str:
+    """Return that two traces are of different devices."""
     return f"the devices differ ({short_name(a)} and {short_name(b)})"
 
 
 def events_lost_doubt(damage: str) -> str:
+    """Return why events of a trace are missing."""
     return f"events were lost ({damage})"
 
 
 def kernels_lost_doubt(share: float) -> str:
+    """Return the share of launches whose kernel is missing."""
     return f"{share_text(share)} of the launches have no kernel in the trace, so events were lost"
 
 
 def steps_not_marked_doubt(how: str) -> str:
+    """Return from what the steps of a trace were derived."""
     return f"the trace does not mark its steps; they were derived from {short_name(how)}"
 
 
 def few_steps_doubt(count: int) -> str:
+    """Return how few steps were measured."""
     return f"only {count_text(count, 'step was', 'steps were')} measured"
 
 
 def strange_events_doubt(events: Mapping[str, int]) -> str:
+    """Return which events of unknown categories were left out."""
     named = [f"{count:,} of '{short_name(name)}'" for name, count in events.items()]
     return f"events of unknown categories were left out ({listed(named[:3])})"
 
@@ -652,14 +676,17 @@ def strange_events_doubt(events: Mapping[str, int]) -> str:
 
 
 def mode_warning(mode: str) -> str:
+    """Return that a run did not carry out whole training steps."""
     return f"The run used mode '{mode}', so this is not a whole training step."
 
 
 def unfinished_warning(status: str) -> str:
+    """Return that a run is not finished."""
     return f"The run is {status}, so this covers only its steps so far."
 
 
 def few_steady_steps_warning(count: int) -> str:
+    """Return how few steady steps a run has."""
     return f"Only {count_text(count, 'steady step was timed', 'steady steps were timed')}."
 
 
@@ -667,6 +694,7 @@ PROFILED = "A profiler was on in all steady steps, which makes them longer."
 
 
 def steps_cut_warning(*, steady: int, warmup: int, profiled: int, seconds: float) -> str:
+    """Return how many steps of a run do not count, and why."""
     every = count_text(steady + warmup + profiled, "step")
     cut = count_text(warmup, "was", "were")
     return (

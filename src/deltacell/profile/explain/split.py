@@ -31,6 +31,7 @@ class DifferenceSplit:
 
     @property
     def change(self) -> float:
+        """The sum of the reasons: seconds per step that B spends more."""
         return self.more + (self.larger or 0.0) + self.slower
 
 

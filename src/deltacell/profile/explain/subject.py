@@ -38,6 +38,7 @@ class RunTimes:
     settings: RunSettings
 
     def by_rank(self) -> pl.DataFrame:
+        """Return the mean milliseconds of a steady step by category, with a row per rank."""
         means = [("wall", "ms per step"), *CATEGORY_OF.items()]
         return (
             self.rows.filter(kind="train")
@@ -66,6 +67,7 @@ class RunTimes:
             yield sentences.uneven_clause(found, parts)
 
     def warnings(self) -> Iterator[str]:
+        """Yield what limits what the phases of a run say."""
         record, summary = self.record, self.summary
         if record.mode != "train":
             yield sentences.mode_warning(record.mode)
@@ -88,6 +90,7 @@ class RunTimes:
 
     @property
     def is_profiled(self) -> bool:
+        """Whether a profiler was on in some of the steady steps."""
         return bool(self.summary.steady["profiled"].any())
 
 
@@ -102,10 +105,12 @@ class Subject:
 
     @property
     def name(self) -> str:
+        """The name that sentences use."""
         return self.account.name
 
     @property
     def facts(self) -> dict[str, Any]:
+        """The path, the kind of source, and the settings that are known."""
         known = {name: value for name, value in self.account.facts.items() if value is not None}
         return {"path": str(self.path), "read as": self.account.source, **known}
 
@@ -116,6 +121,7 @@ def open_subject(
     name: str | None = None,
     progress: Progress | None = None,
 ) -> Subject:
+    """Read a run, a trace or a directory of traces, and account for its time."""
     path = Path(path)
     if not path.exists():
         fix = "Give a run directory, a trace (.json or .json.gz) or a directory of traces."

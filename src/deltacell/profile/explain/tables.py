@@ -23,6 +23,7 @@ ROWS = 50  # the largest number of rows in a table of a trace
 
 
 def category_table(account: Account) -> pl.DataFrame:
+    """Return the time of an account by category, per step and, if known, per sample and epoch."""
     samples, steps, epoch = account.samples_per_step, account.steps_per_epoch, account.epoch_s
     rows: list[dict[str, Any]] = []
     for part in dict.fromkeys([*CATEGORIES, *account.parts, *account.outside]):
@@ -161,6 +162,7 @@ _REST = {
 
 
 def change_tables(a: View, b: View) -> list[EvidenceTable]:
+    """Return tables of what changed between two traces, the largest changes first."""
     tables = _call_tables(ProgramPair(a, b))
     if a.parts and b.parts:
         in_a, in_b = ({DEVICE_PARTS[part]: s for part, s in v.parts.items()} for v in (a, b))

@@ -97,6 +97,7 @@ class Attribution:
 
     @property
     def n_counted(self) -> int:
+        """The number of steps that count."""
         return int(self.steps.counted.sum())
 
     @property

@@ -54,6 +54,7 @@ class Calls:
 
 
 def find_calls(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> Calls:
+    """Count what the counted steps of a trace call."""
     inside = steps.in_counted(trace.begin)
     n_steps = int(steps.counted.sum())
     is_operator = trace.kind == Kind.operator

@@ -297,6 +297,7 @@ class EventTable:
         self._halves: list[tuple[int, Event]] = []
 
     def add(self, events: Sequence[Event], text: bytes) -> None:
+        """Append the events of a piece of the file, whose text has their exact times."""
         complete = [e for e in events if e.ph == "X"]
         self._keep(complete, *(_times(events, complete, text, name) for name in ("ts", "dur")))
         for e in events:

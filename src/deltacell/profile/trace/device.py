@@ -89,6 +89,7 @@ def launches(trace: Trace) -> Indices:
 
 
 def collective_rows(trace: Trace) -> Ints:
+    """Return the rows of the device's events that communicate."""
     return np.flatnonzero(device_part(trace) == 1)
 
 

@@ -39,6 +39,7 @@ class Category(IntEnum):
 
     @property
     def title(self) -> str:
+        """The name of the category in tables and sentences."""
         return _TITLES.get(self.name, self.name)
 
 
@@ -55,6 +56,7 @@ CATEGORY_OF_PHASE = {"data_wait": Category.data_loading} | {x.name: x for x in l
 
 
 def classify(name: str, kind: Kind) -> Category | None:
+    """Return the category of an event by its name; None if no pattern matches."""
     if kind not in _RULES:
         return None
     if len(name) > _LONG:
@@ -66,6 +68,7 @@ def classify(name: str, kind: Kind) -> Category | None:
 
 
 def own_categories(trace: Trace) -> Categories:
+    """Return the category of each event by its own name, or `NOTHING`."""
     # There are far fewer names than events, so these numbers fit into int32.
     pairs = trace.name * np.int32(len(Kind)) + trace.kind
     found = np.full(len(trace.names) * len(Kind), NOTHING, dtype=np.int8)
@@ -95,6 +98,7 @@ def categories(trace: Trace, nesting: Nesting, own: Categories) -> Categories:
 
 
 def nearest(own: Categories, nesting: Nesting) -> Categories:
+    """Return the category of the nearest classified ancestor of each event, or `NOTHING`."""
     return own[climb(own == NOTHING, nesting.parent)]
 
 
@@ -138,9 +142,11 @@ class HostTime:
     events: Categories  # the category of each event of the trace, or NOTHING
 
     def covered(self, which: Bools) -> Covered:
+        """Return the time of the pieces that are chosen."""
         return Covered.union(self.begin[which], self.end[which])
 
     def between(self, begin: int, end: int) -> tuple[Ints, Ints]:
+        """Return the pieces between two times, and the nanoseconds of each within them."""
         first = int(np.searchsorted(self.end, begin, side="right"))
         last = int(np.searchsorted(self.begin, end, side="left"))
         places = np.arange(first, max(first, last))
@@ -172,6 +178,7 @@ class HostTime:
 
 
 def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
+    """Divide the steps into pieces with what the host did in each."""
     own = own_categories(trace)
     found = _with_forward(trace, nesting, steps, own, categories(trace, nesting, own))
     backward = (own == Category.backward) & (trace.kind == Kind.operator)

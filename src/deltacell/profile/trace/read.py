@@ -111,6 +111,7 @@ def read_traces(path: str | os.PathLike[str], *, progress: Progress | None = Non
 
 
 def missing_ranks(traces: Sequence[Trace]) -> list[str]:
+    """Return a notice of the ranks without a trace, or nothing if none is missing."""
     sizes = [trace.world_size for trace in traces if trace.world_size is not None]
     ranks = {trace.rank for trace in traces if trace.rank is not None}
     size = max([*sizes, *(rank + 1 for rank in ranks)], default=0)

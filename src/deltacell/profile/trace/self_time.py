@@ -34,6 +34,7 @@ class Nesting:
 
 
 def nest(trace: Trace) -> Nesting:
+    """Find which event encloses which, and the self time of each."""
     count = len(trace)
     beside = trace.named(re.compile(r"(gloo|mpi|ucc|xccl):").match)
     beside &= trace.kind == Kind.annotation
@@ -115,10 +116,12 @@ class Timeline:
     row: Indices
 
     def at(self, times: Ints) -> Indices:
+        """Return the event that is open at each time, or `NOTHING`."""
         return self.row[np.searchsorted(self.times, times, side="right") - 1]
 
 
 def timeline(trace: Trace, nesting: Nesting, lane: int) -> Timeline:
+    """Return which event of a thread is the innermost at each time."""
     rows = np.flatnonzero((nesting.lane == lane) & (nesting.cut > trace.begin)).astype(np.int32)
     begin = trace.begin[rows]
     times, _ = distinct(np.concatenate([begin, nesting.cut[rows]]))
@@ -215,6 +218,7 @@ class Covered:
 
     @classmethod
     def union(cls, begin: Ints, end: Ints) -> Covered:
+        """Return the union of some intervals."""
         lasting = end > begin
         begin, end = begin[lasting], end[lasting]
         reached = np.maximum.accumulate(end)
@@ -224,9 +228,11 @@ class Covered:
 
     @property
     def total(self) -> int:
+        """The nanoseconds of all intervals together."""
         return int((self.end - self.begin).sum())
 
     def until(self, times: Ints) -> Ints:
+        """Return the nanoseconds that are covered before each time."""
         length = offsets_of(self.end - self.begin)
         place = np.searchsorted(self.begin, times, side="right")
         # No interval ends before the first one.
@@ -235,4 +241,5 @@ class Covered:
         return covered
 
     def within(self, begin: Ints, end: Ints) -> Ints:
+        """Return the nanoseconds that are covered between each begin and end."""
         return self.until(end) - self.until(begin)

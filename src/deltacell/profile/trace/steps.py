@@ -30,6 +30,7 @@ class Steps:
 
     @property
     def wall(self) -> Ints:
+        """The nanoseconds of each step."""
         return self.end - self.begin
 
     def place(self, times: Ints) -> Ints:
@@ -38,6 +39,7 @@ class Steps:
         return np.where((step >= 0) & (times < self.end[step]), step, -1)
 
     def in_counted(self, times: Ints) -> Bools:
+        """Return which times lie in a step that counts."""
         step = self.place(times)
         return np.asarray((step >= 0) & self.counted[step], dtype=bool)
 

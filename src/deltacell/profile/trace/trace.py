@@ -92,17 +92,21 @@ class Trace:
         return len(self.begin)
 
     def ends(self, rows: Ints | Indices | Bools) -> Ints:
+        """Return when some events end."""
         found: Ints = self.begin[rows] + self.duration[rows]
         return found
 
     def end(self, row: int) -> int:
+        """Return when an event ends."""
         return int(self.begin[row] + self.duration[row])
 
     @property
     def on_device(self) -> Bools:
+        """Which events are work of a device."""
         return np.isin(self.kind, ON_DEVICE)
 
     def named(self, test: Callable[[str], object]) -> Bools:
+        """Return which events have a name that passes a test; each name is tested once."""
         found: Bools = np.array([bool(test(name)) for name in self.names], dtype=bool)[self.name]
         return found
 
@@ -120,6 +124,7 @@ def recoded(known: dict[Any, int], items: Iterable[Any], column: Indices) -> Ind
 
 
 def merge_cycles(cycles: Sequence[Trace]) -> Trace:
+    """Return the cycles of one profiler as one trace, with times from the first one's origin."""
     first = cycles[0]
     if len(cycles) == 1:
         return first

@@ -60,6 +60,7 @@ def find_work(
     host: HostTime,
     launch: Indices,
 ) -> DeviceWork:
+    """Sum up the device's time of counted steps by kernel, operator and module."""
     every = np.flatnonzero(trace.on_device)
     asked = np.where(launch[every] >= 0, trace.begin[launch[every]], trace.begin[every])
     rows = every[steps.in_counted(asked)]
@@ -87,6 +88,7 @@ def find_work(
 
 
 def find_traits(trace: Trace, nesting: Nesting, steps: Steps) -> Traits:
+    """Find out what kind of work the counted steps are."""
     inside = steps.in_counted(trace.begin)
 
     def rows(pattern: str) -> Ints:
