@@ -14,7 +14,7 @@ from deltacell.cell import Cell, Relation
 from deltacell.models import Dango, HeteroCell
 from deltacell.models.hetero_cell.gates import METABOLISM
 from deltacell.models.interface import TargetScale
-from deltacell.ranking.explain_set import TOLERANCE, contributions, integrated_gradients
+from deltacell.ranking.integrated_gradients import TOLERANCE, contributions, integrated_gradients
 from deltacell.screen import Genotypes
 
 law = settings(laws.LAW, max_examples=5)

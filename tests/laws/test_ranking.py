@@ -18,11 +18,13 @@ from deltacell.models import Dango
 from deltacell.models.interface import TargetScale
 from deltacell.ranking import search
 from deltacell.ranking.ensemble import scorer_of_predictors
+from deltacell.ranking.filter import STATUSES, Linkage, Statuses
 from deltacell.ranking.gene_sets import Block, Combinations, Listed, Scored
 from deltacell.ranking.ranking_file import SCHEMA
-from deltacell.ranking.request import FILE, PAIRS, TRIPLES, WITH, Request, RequestOnRuns
-from deltacell.ranking.search import rank_sets, read_scored
-from deltacell.ranking.status import STATUSES, Linkage, Statuses
+from deltacell.ranking.request import FILE, PAIRS, TRIPLES, WITH, Request
+from deltacell.ranking.request_on_runs import RequestOnRuns
+from deltacell.ranking.search import rank_sets
+from deltacell.ranking.work import read_scored
 from deltacell.screen import Genotypes, Screen
 from deltacell.train.predictor import TrainedPredictor
 

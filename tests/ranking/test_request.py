@@ -7,17 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 from deltacell.cell import Genes
-from deltacell.ranking import request as module
-from deltacell.ranking.request import (
-    Request,
-    RunFacts,
-    gene_indices,
-    gene_texts,
-    read_sets,
-    subject_of,
-)
+from deltacell.ranking import request_on_runs as module
+from deltacell.ranking.filter import STATUSES
+from deltacell.ranking.gene_names import gene_indices, gene_texts
+from deltacell.ranking.request import Request
+from deltacell.ranking.request_on_runs import RunFacts, subject_of
 from deltacell.ranking.sentences import sentences
-from deltacell.ranking.status import STATUSES
+from deltacell.ranking.source import read_sets
 from deltacell.screen.genotypes import sorted_matrix
 from deltacell.train.config.compose import compose
 from deltacell.train.data import load_data

@@ -8,13 +8,8 @@ from deltacell.ranking import kept as kept_module
 from deltacell.ranking import search
 from deltacell.ranking.gene_sets import Combinations, Scored
 from deltacell.ranking.kept import Kept
-from deltacell.ranking.search import (
-    Work,
-    ranks_of_environment,
-    read_scored,
-    trial_seconds,
-    write_scored,
-)
+from deltacell.ranking.search import trial_seconds
+from deltacell.ranking.work import Work, ranks_of_environment, read_scored, write_scored
 
 REQUEST = {"sets": "pairs", "top": 2}
 BOTH = {"lowest": None, "highest": None}

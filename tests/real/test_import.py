@@ -8,7 +8,7 @@ from deltacell.cell.readers.features import MERGED, NO_VALUE, reader
 from deltacell.data.import_folder import Imported, import_folder
 from deltacell.models.config import LARGEST_RELATION
 from deltacell.models.gene_vectors import feature_vectors
-from deltacell.ranking.status import Evidence
+from deltacell.ranking.evidence import Evidence
 from deltacell.screen import Genotypes
 from deltacell.train.config.compose import compose
 

@@ -17,16 +17,11 @@ from deltacell.models.baselines.config import GlobalMeanConfig
 from deltacell.models.fitted.predictor import Parts
 from deltacell.models.interface import Vote
 from deltacell.ranking.ensemble import on_one_scale, scorer_of
-from deltacell.ranking.explain_set import (
-    NEAREST,
-    OTHER_GENES,
-    against_measured,
-    explain_set,
-    gene_facts,
-    nearest_sets,
-)
+from deltacell.ranking.gene_names import gene_facts, gene_texts
 from deltacell.ranking.gene_sets import Scored
-from deltacell.ranking.request import gene_texts, trained_genes, trained_sizes
+from deltacell.ranking.measured import against_measured, nearest_sets
+from deltacell.ranking.request_on_runs import trained_genes, trained_sizes
+from deltacell.ranking.why import NEAREST, OTHER_GENES, explain_set
 from deltacell.report.predict import explained_page, print_explained_set
 from deltacell.screen import Genotypes, Screen
 from deltacell.train.predictor import load_runs
