@@ -19,7 +19,7 @@ from deltacell.base.errors import GeneNameError, InputError, did_you_mean
 from deltacell.base.plain_text import without_invisible
 from deltacell.cell import Cell, Genes
 from deltacell.models.fitted.gene_sets import GeneOrder
-from deltacell.profile.record import CHECKPOINTS
+from deltacell.profile.record import CHECKPOINTS, Reached
 from deltacell.ranking.gene_sets import AllPairs, Combinations, GeneSets, Listed, Scored
 from deltacell.ranking.given_sets import words_of_line
 from deltacell.ranking.ranking_file import HIGHEST, LOWEST
@@ -287,8 +287,14 @@ def _facts(run: LoadedRun, label: str, weights: str) -> RunFacts:
         checkpoint=chosen.file,
         sha256=sha256_of_file(checkpoints.folder / chosen.file),
         finished=run.is_finished,
-        validation_pearson=chosen.value,
+        validation_pearson=_validation_pearson(run, chosen),
     )
+
+
+def _validation_pearson(run: LoadedRun, checkpoint: Reached) -> float | None:
+    """Return the correlation on the validation part, of a refitted run that of its first fit."""
+    refitted = run.record.refitted
+    return checkpoint.value if refitted is None else refitted.validation_pearson
 
 
 def trained_sizes(runs: Sequence[LoadedRun]) -> set[int]:
