@@ -77,7 +77,8 @@ def test_one_rule_decides_in_both_directions(
         causes = host_changes(gap.pair, gap.fall)
         assert causes[0] == verdict.cause
         # Beside a cause of the whole step, all categories are named.
-        assert len(causes) == len(gap.bars) + rule.is_of_whole_step
+        is_of_whole_step = rule in (HostRule.unlike_calls, HostRule.common_pace)
+        assert len(causes) == len(gap.bars) + is_of_whole_step
         beyond = [gap.beyond_pace(bar) for bar in gap.bars]
         assert beyond == sorted(beyond, reverse=True)
 
