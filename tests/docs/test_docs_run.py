@@ -79,7 +79,9 @@ PYTHON = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", PYTHON)
-def test_a_block_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_python_block_of_the_docs_runs(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "<docs>", "exec"), {"__name__": "__docs__"})
 

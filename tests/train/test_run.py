@@ -168,7 +168,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_what_cannot_be_trained_leaves_no_directory(small, tmp_path, what, monkeypatch):
+def test_a_config_that_cannot_be_trained_leaves_no_directory(small, tmp_path, what, monkeypatch):
     missing = "not installed" in what
     if missing:
         monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
