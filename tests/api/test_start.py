@@ -105,7 +105,7 @@ def test_the_cell_and_the_screen_are_loaded_once_and_no_stage_is_repeated(tables
     assert again.evaluation == saved
 
 
-def test_what_was_stopped_before_a_stage_goes_on_there(tables, tmp_path, loads):
+def test_a_start_stopped_before_a_stage_resumes_at_that_stage(tables, tmp_path, loads):
     with pytest.raises(KeyboardInterrupt):
         start(tables, tmp_path / "out", Recorder(stop_before=3))
     assert str(read_run(tmp_path / "out" / "run").status) == "finished"

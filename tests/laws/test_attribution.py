@@ -14,7 +14,7 @@ from deltacell.cell import Cell, Relation
 from deltacell.models import Dango, HeteroCell
 from deltacell.models.hetero_cell.gates import METABOLISM
 from deltacell.models.interface import TargetScale
-from deltacell.ranking.explain_set import TOLERANCE, contributions, integrated_gradients
+from deltacell.ranking.integrated_gradients import TOLERANCE, contributions, integrated_gradients
 from deltacell.screen import Genotypes
 
 law = settings(laws.LAW, max_examples=5)
@@ -142,7 +142,7 @@ def test_the_order_of_genes_changes_no_bit() -> None:
         assert torch.equal(forwards.score(*gates), backwards.score(*gates))
 
 
-def test_what_can_be_done_by_hand() -> None:
+def test_integrated_gradients_equal_those_worked_out_by_hand() -> None:
     def function(g: torch.Tensor) -> torch.Tensor:
         return 3 + g[0] * g[1] + g[2] ** 3 - torch.relu(g[3] - 0.3)
 

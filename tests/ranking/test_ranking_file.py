@@ -15,15 +15,9 @@ from deltacell.api.rank import Ranked
 from deltacell.base.errors import InputError
 from deltacell.cell import Cell
 from deltacell.cell.annotation import Annotation
-from deltacell.ranking import ranking_file
-from deltacell.ranking.ranking_file import (
-    SCHEMA,
-    Ranking,
-    read_rows,
-    write_network,
-    write_ranking,
-    write_table,
-)
+from deltacell.ranking import exports
+from deltacell.ranking.exports import write_network, write_table
+from deltacell.ranking.ranking_file import SCHEMA, Ranking, read_rows, write_ranking
 from deltacell.report.predict import print_ranking
 
 ABOUT = {
@@ -132,7 +126,7 @@ def test_a_workbook_holds_the_same_rows(path, tmp_path, monkeypatch, refused):
     for name in ("end", "gene1", "gene2", "systematic1"):
         assert [row[header.index(name)] for row in rows] == [row[name] for row in expected]
     assert [row[header.index("score")] for row in rows] == [row["score"] for row in ROWS]
-    monkeypatch.setattr(ranking_file, "_MOST_ROWS_OF_A_SHEET", 5)
+    monkeypatch.setattr(exports, "_MOST_ROWS_OF_A_SHEET", 5)
     refused("too-many-rows", write_table, path, tmp_path / "many.xlsx")
     assert not (tmp_path / "many.xlsx").exists()
 

@@ -8,13 +8,8 @@ from deltacell.ranking import kept as kept_module
 from deltacell.ranking import search
 from deltacell.ranking.gene_sets import Combinations, Scored
 from deltacell.ranking.kept import Kept
-from deltacell.ranking.search import (
-    Work,
-    ranks_of_environment,
-    read_scored,
-    trial_seconds,
-    write_scored,
-)
+from deltacell.ranking.search import trial_seconds
+from deltacell.ranking.work import Work, ranks_of_environment, read_scored, write_scored
 
 REQUEST = {"sets": "pairs", "top": 2}
 BOTH = {"lowest": None, "highest": None}
@@ -135,7 +130,7 @@ def test_the_first_waits_for_the_others(tmp_path):
         assert first.unfinished() == left
 
 
-def test_which_process_this_is(monkeypatch, refused):
+def test_the_rank_is_read_from_the_environment(monkeypatch, refused):
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert ranks_of_environment() == (0, 1)

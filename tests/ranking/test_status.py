@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Genes, Metabolism, Relation
-from deltacell.ranking.status import STATUSES, Evidence, Statuses, phenotypes_of
+from deltacell.ranking.evidence import Evidence
+from deltacell.ranking.filter import STATUSES, Statuses, phenotypes_of
 from deltacell.screen import Genotypes, Screen
 from deltacell.screen.coverage import Coverage, StudyCoverage
 from deltacell.storage.provenance import Counts, Source

@@ -8,7 +8,7 @@ from deltacell.cell.readers.features import MERGED, NO_VALUE, reader
 from deltacell.data.import_folder import Imported, import_folder
 from deltacell.models.config import LARGEST_RELATION
 from deltacell.models.gene_vectors import feature_vectors
-from deltacell.ranking.status import Evidence
+from deltacell.ranking.evidence import Evidence
 from deltacell.screen import Genotypes
 from deltacell.train.config.compose import compose
 
@@ -110,7 +110,7 @@ def test_every_file_is_read_by_its_reader_or_left_alone(imported):
     }
 
 
-def test_what_is_imported_is_the_same_after_saving(imported, tmp_path):
+def test_imported_data_are_the_same_after_saving(imported, tmp_path):
     imported.save(tmp_path / "out")
     loaded = Imported.load(tmp_path / "out")
     assert loaded.cell.equals(imported.cell)

@@ -53,8 +53,8 @@ from deltacell.profile.record import Status, read_run
 from deltacell.profile.trace.read import read_traces
 from deltacell.ranking.gene_sets import Scored
 from deltacell.ranking.ranking_file import Ranking
-from deltacell.ranking.request import read_sets
-from deltacell.ranking.search import read_scored, write_scored
+from deltacell.ranking.source import read_sets
+from deltacell.ranking.work import read_scored, write_scored
 from deltacell.screen import Screen, Split
 from deltacell.storage.tables import File
 from deltacell.train.checkpoints import Checkpoints

@@ -17,7 +17,7 @@ from typing import Any
 from deltacell.cell import Genes
 from deltacell.data.import_folder import import_folder
 from deltacell.ranking.given_sets import line_of_set
-from deltacell.ranking.request import read_sets
+from deltacell.ranking.source import read_sets
 
 Cases = Iterator[tuple[Callable[[], Any], Any]]
 

@@ -18,11 +18,15 @@ from deltacell.base.rendering import Shown, progress_bar, report_function
 from deltacell.base.text import Progress
 from deltacell.cell.annotation import enrichment
 from deltacell.ranking.ensemble import scorer_of
-from deltacell.ranking.explain_set import against_measured, gene_facts, known_of
+from deltacell.ranking.evidence import known_of
+from deltacell.ranking.gene_names import gene_facts
 from deltacell.ranking.given_sets import gene_sets_of, line_of_set
+from deltacell.ranking.measured import against_measured
 from deltacell.ranking.ranking_file import SHOWN, Ranking, read_rows
-from deltacell.ranking.request import Request, subject_of
-from deltacell.ranking.search import rank_sets, ranks_of_environment
+from deltacell.ranking.request import Request
+from deltacell.ranking.request_on_runs import subject_of
+from deltacell.ranking.search import rank_sets
+from deltacell.ranking.work import ranks_of_environment
 from deltacell.screen import Genotypes
 from deltacell.train.predictor import AnyRun, LoadedRun, load_runs
 from deltacell.train.signals import StopSignals

@@ -15,8 +15,8 @@ from deltacell.base.frames import data_frame
 from deltacell.base.rendering import as_html, report_function
 from deltacell.cell import Cell
 from deltacell.profile.record import RunRecord, read_run
+from deltacell.ranking.gene_names import gene_indices, gene_texts
 from deltacell.ranking.given_sets import gene_sets_of
-from deltacell.ranking.request import gene_indices, gene_texts
 from deltacell.screen import Genotypes, Screen, Split
 from deltacell.train.config import Config
 from deltacell.train.predictor import LoadedRun, load_run

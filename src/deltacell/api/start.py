@@ -36,9 +36,9 @@ from deltacell.cell import Cell
 from deltacell.data.import_folder import Imported, import_folder
 from deltacell.evaluation.runs import EvaluatedRuns
 from deltacell.profile.record import RUN_FILE, SPLIT, Status, read_run
-from deltacell.ranking.ranking_file import write_table
+from deltacell.ranking.exports import write_table
+from deltacell.ranking.filter import STATUSES, TESTED, UNTESTED, Statuses, phenotypes_of
 from deltacell.ranking.request import PAIRS, TRIPLES
-from deltacell.ranking.status import STATUSES, TESTED, UNTESTED, Statuses, phenotypes_of
 from deltacell.screen import Screen
 from deltacell.storage import MANIFEST, read_manifest
 from deltacell.train.config import Config, DataConfig

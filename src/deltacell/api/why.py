@@ -12,8 +12,8 @@ from deltacell.base.errors import InputError
 from deltacell.base.files import write_text
 from deltacell.base.frames import data_frame
 from deltacell.base.rendering import Shown, report_function
-from deltacell.ranking.explain_set import explain_set
-from deltacell.ranking.request import gene_indices
+from deltacell.ranking.gene_names import gene_indices
+from deltacell.ranking.why import explain_set
 from deltacell.train.predictor import AnyRun, load_runs
 
 if TYPE_CHECKING:

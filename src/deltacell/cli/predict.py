@@ -111,8 +111,8 @@ def predict(
     Example: deltacell predict runs/demo --sets pairs --html pairs.html
     """
     from deltacell.api.rank import Stopped, rank
+    from deltacell.ranking.exports import write_network, write_table
     from deltacell.ranking.given_sets import line_of_set
-    from deltacell.ranking.ranking_file import write_network, write_table
     from deltacell.report.predict import print_ranking, ranking_page
     from deltacell.report.progress import progress_bar
 

@@ -20,10 +20,10 @@ from deltacell.cell import Cell
 from deltacell.data.import_folder import ACCOUNT
 from deltacell.models.scoring import Block, genotypes_of
 from deltacell.profile.record import RUN_FILE, SPLIT, RunRecord, read_run
+from deltacell.ranking.filter import LINKED, STATUSES, UNTESTED, Linkage, Statuses
 from deltacell.ranking.gene_sets import Combinations
 from deltacell.ranking.ranking_file import LOWEST
 from deltacell.ranking.request import DISTANCE
-from deltacell.ranking.status import LINKED, STATUSES, UNTESTED, Linkage, Statuses
 from deltacell.screen import Screen
 from deltacell.screen.synthetic import Planted
 from deltacell.storage import MANIFEST, read_manifest

@@ -9,8 +9,8 @@ import numpy as np
 from deltacell.base.arrays import Doubles, Ints
 from deltacell.base.errors import InputError
 from deltacell.models.scoring import Block, Rough, Scorer
+from deltacell.ranking.filter import phenotypes_of
 from deltacell.ranking.gene_sets import Piece, Scored
-from deltacell.ranking.status import phenotypes_of
 from deltacell.train.predictor import LoadedRun, TrainedPredictor, are_alike
 
 FEW = 64  # up to this many candidates of a block are scored without refined bounds

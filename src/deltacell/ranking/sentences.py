@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from deltacell.base.text import capital, listed, printable
+from deltacell.ranking.filter import MEASURED, STATUSES, TESTED, UNTESTED
 from deltacell.ranking.ranking_file import HIGHEST
-from deltacell.ranking.request import PAIRS, TRIPLES, Request, RequestOnRuns, RunFacts
-from deltacell.ranking.status import MEASURED, STATUSES, TESTED, UNTESTED
+from deltacell.ranking.request import PAIRS, TRIPLES, Request
+from deltacell.ranking.request_on_runs import RequestOnRuns, RunFacts
 
 DOUBTFUL_PEARSON = 0.1  # on the validation part; below it predictions are called unreliable
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from deltacell.models.interface import Vote
 from deltacell.models.pair_trees.calibration import Calibration, calibrated
 from deltacell.models.pairs.columns import Known, PairColumns, training_columns
 from deltacell.models.pairs.context import ContextColumns
-from deltacell.models.pairs.messages import Measured, Neighbours, voters
+from deltacell.models.pairs.messages import Measured, Neighbours, votes_on
 from deltacell.profile.refitted import Chosen
 
 # With the columns of other studies, 15 leaves were better than 7 by validation for 5,000 pairs of
@@ -255,7 +255,7 @@ class PairTrees(FittedPredictor):
         self._prepared_for = training.sets.genes
 
     def _table(self, cell: Cell, order: GeneOrder, sets: GeneSets) -> Floats:
-        table = self._columns(self._known, sets, self._columns.votes(self._measured, sets))
+        table = self._columns(self._known, sets, self._columns.sums(self._measured, sets))
         if not self._studies.columns:
             return table
         return np.concatenate([table, self._studies(cell, order, sets)], axis=1)
@@ -276,21 +276,23 @@ class PairTrees(FittedPredictor):
         return mean
 
     def evidence(self, cell: Cell, genes: Sequence[int]) -> list[Vote]:
-        """Return the measured sets next to a set of two or more genes, by descending weight."""
+        """Return the measured sets that differ from a set in one gene, by descending weight.
+
+        These are most of what the score rests on, but not all: the sums over pairs with neighbours
+        in place of *both* genes (``both`` of `PairSums`) enter the score too and are not listed.
+        """
         order = self._order_for(cell)
         places = tuple(sorted(int(order.place[gene]) for gene in genes))
         both = zip(self._columns.neighbours, self._known.alike, strict=True)
-        neighbours = Neighbours(*(one + other for one, other in both))
+        neighbours = Neighbours(*(of_cell + of_scores for of_cell, of_scores in both))
         return [
-            Vote(
-                tuple(order.gene[list(voter.genes)].tolist()),
-                replaced=int(order.gene[voter.replaced]),
-                by=int(order.gene[voter.by]),
-                score=voter.score,
-                relation=voter.relation,
-                weight=voter.weight,
+            replace(
+                vote,
+                genes=tuple(order.gene[list(vote.genes)].tolist()),
+                replaced=int(order.gene[vote.replaced]),
+                by=int(order.gene[vote.by]),
             )
-            for voter in voters(self._measured, neighbours, places)
+            for vote in votes_on(self._measured, neighbours, places)
         ]
 
 

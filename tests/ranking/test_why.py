@@ -17,16 +17,11 @@ from deltacell.models.baselines.config import GlobalMeanConfig
 from deltacell.models.fitted.predictor import Parts
 from deltacell.models.interface import Vote
 from deltacell.ranking.ensemble import on_one_scale, scorer_of
-from deltacell.ranking.explain_set import (
-    NEAREST,
-    OTHER_GENES,
-    against_measured,
-    explain_set,
-    gene_facts,
-    nearest_sets,
-)
+from deltacell.ranking.gene_names import gene_facts, gene_texts
 from deltacell.ranking.gene_sets import Scored
-from deltacell.ranking.request import gene_texts, trained_genes, trained_sizes
+from deltacell.ranking.measured import against_measured, nearest_sets
+from deltacell.ranking.request_on_runs import trained_genes, trained_sizes
+from deltacell.ranking.why import NEAREST, OTHER_GENES, explain_set
 from deltacell.report.predict import explained_page, print_explained_set
 from deltacell.screen import Genotypes, Screen
 from deltacell.train.predictor import load_runs
@@ -190,7 +185,7 @@ def test_a_measured_set_is_nearest_to_itself_and_its_part_is_given(loaded):
         assert near["measured"] == pytest.approx(np.mean(measured[frozenset(near["genes"])]))
 
 
-def test_what_cannot_be_explained(loaded, refused):
+def test_unmeasured_large_and_foreign_sets_are_explained_in_part_or_refused(loaded, refused):
     result = explain_set([loaded["hetero"]], unmeasured(loaded["hetero"], 5), most=15)
     assert (result["measured"], result["part"]) == (None, None)
     large = explain_set([loaded["seed0"]], [0, 1, 2, 3, 4], most=15)
@@ -304,7 +299,7 @@ def test_measured_sets_of_a_size_the_test_part_first():
     assert [one["part"] for one in few] == ["test", "test", "validation", "training"]
 
 
-def test_what_any_run_was_trained_on_is_not_called_test():
+def test_a_set_that_any_run_was_trained_on_is_not_called_test():
     third = split_run([1], [], [0], [[10, 11], [6, 5]], [1.0, 1.0])
     for other, expected in (
         (OTHER, {"Y05 Y06": "training", "Y07 Y08 Y09": "test", "Y02 Y03": "validation"}),

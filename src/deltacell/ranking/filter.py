@@ -1,16 +1,15 @@
-"""Facts about gene sets in addition to their scores: status, linkage and evidence."""
+"""Which gene sets a ranking keeps: by their status in the screens, and by linkage."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import combinations, pairwise
-from typing import Any
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
 
 from deltacell.base.arrays import AnyArray, Bools, Doubles, Floats, Ints
-from deltacell.cell import Cell, Genes
+from deltacell.cell import Genes
 from deltacell.models.fitted.gene_sets import look_up
 from deltacell.screen import Screen
 from deltacell.screen.genotypes import matrix_keys, sorted_matrix
@@ -18,7 +17,6 @@ from deltacell.screen.genotypes import matrix_keys, sorted_matrix
 MEASURED, TESTED, UNTESTED = "measured", "tested", "untested"
 STATUSES = (MEASURED, TESTED, UNTESTED)  # `Statuses.of` returns indices into it
 LINKED, UNLINKED, UNKNOWN = 1, 0, -1
-
 Codes = npt.NDArray[np.int8]
 
 
@@ -116,72 +114,3 @@ class Linkage:
 
     def n_unplaced(self, genes: Ints) -> int:
         return int((~self._placed[genes]).sum())
-
-
-class Evidence:
-    """Relations, pathways and complexes of a cell that connect the genes of sets.
-
-    Two genes share a pathway if both are in gene rules of its reactions. They share a complex if a
-    clause of a rule needs both, or if they are joined by a relation with "complex" in its name or
-    source file.
-    """
-
-    def __init__(self, cell: Cell) -> None:
-        self._genes, self._n = cell.genes.systematic, cell.n_genes
-        self._relations = list(cell.relations.values())
-        # Ascending keys; an undirected edge occurs once, with the smaller gene first.
-        edges = [relation.edges()[:2] for relation in self._relations]
-        self._edges = [np.sort(source * self._n + target) for source, target in edges]
-        pathways: dict[str, set[int]] = {}
-        complexes: list[tuple[str, Iterable[int]]] = []
-        if (metabolism := cell.metabolism) is not None:
-            rules = zip(*(column.tolist() for column in metabolism.rule_genes), strict=True)
-            for reaction, gene in rules if metabolism.pathways else ():
-                for name in metabolism.pathways[reaction]:
-                    pathways.setdefault(name, set()).add(gene)
-            ends = pairwise(metabolism.clause_offsets.tolist())
-            for reaction, (a, b) in zip(metabolism.clause_reaction, ends, strict=True):
-                genes = metabolism.clause_genes[a:b].tolist()
-                complexes.append((metabolism.reactions[reaction], genes))
-        for relation, (source, target) in zip(self._relations, edges, strict=True):
-            files = [one.file for one in cell.sources if one.into == relation.name]
-            if any("complex" in name.lower() for name in [relation.name, *files]):
-                pairs = np.stack([source, target], axis=1).tolist()
-                complexes += [(relation.name, pair) for pair in pairs]
-        self._pathways = self._by_pair(pathways.items())
-        self._complexes = self._by_pair(complexes)
-
-    def _by_pair(self, groups: Iterable[tuple[str, Iterable[int]]]) -> dict[int, set[str]]:
-        """Return the names of the groups that contain both genes, by the key of the pair."""
-        shared: dict[int, set[str]] = {}
-        for name, genes in groups:
-            for a, b in combinations(sorted(genes), 2):
-                shared.setdefault(a * self._n + b, set()).add(name)
-        return shared
-
-    def columns(self, sets: Ints) -> dict[str, list[Any]]:
-        """Return the evidence for sets, [m, size], as columns with one entry per set.
-
-        ``links`` are edges between genes of a set, from ``first`` to ``second`` if directed, and
-        ``relations`` their names; ``pathways`` and ``complexes`` are shared by two genes.
-        """
-        ascending, pairs = np.sort(sets, axis=1), np.triu_indices(sets.shape[1], 1)
-        first, second = (ascending[:, places] for places in pairs)
-        keys = (first * self._n + second).tolist()
-        links: list[list[dict[str, str]]] = [[] for _ in first]
-        for relation, edges in zip(self._relations, self._edges, strict=True):
-            ways = [(first, second), (second, first)][: 1 + relation.directed]
-            there = np.stack([look_up(edges, a * self._n + b)[1] for a, b in ways], axis=2)
-            for row, pair, way in np.argwhere(there).tolist():
-                a, b = (self._genes[genes[row, pair]] for genes in ways[way])
-                links[row].append({"first": a, "second": b, "relation": relation.name})
-        return {
-            "relations": [list({link["relation"]: None for link in of}) for of in links],
-            "links": links,
-            "pathways": [_shared(self._pathways, of) for of in keys],
-            "complexes": [_shared(self._complexes, of) for of in keys],
-        }
-
-
-def _shared(by_pair: dict[int, set[str]], pairs: list[int]) -> list[str]:
-    return sorted({name for pair in pairs for name in by_pair.get(pair, ())})

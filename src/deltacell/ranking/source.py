@@ -1,0 +1,92 @@
+"""The gene sets that a request ranks: those of a file, or all of some genes."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from deltacell.base.arrays import Ints
+from deltacell.base.errors import InputError
+from deltacell.base.plain_text import without_invisible
+from deltacell.cell import Genes
+from deltacell.models.fitted.gene_sets import GeneOrder
+from deltacell.ranking.gene_names import gene_indices
+from deltacell.ranking.gene_sets import AllPairs, Combinations, GeneSets, Listed
+from deltacell.ranking.given_sets import words_of_line
+from deltacell.ranking.request import PAIRS, Request
+from deltacell.storage.tables import open_text
+from deltacell.train.predictor import LoadedRun
+
+_HEADER = re.compile(r"(genes?|names?|orf|systematic|query|array)([ _]?(name|id|\d+|[a-d]))?", re.I)
+
+
+def read_sets(path: Path, genes: Genes) -> list[Ints]:
+    """Return the distinct sets of a file: for each size, from the smallest, [m, size] ascending.
+
+    There is one set per line, see `words_of_line`; blank lines, comments and a header are skipped.
+    A first line that names a gene of the cell is no header.
+    """
+    if not path.is_file():
+        raise InputError("no such file", code="no-such-file", where=path)
+    text = open_text(path)[0].decode("utf-8-sig", "replace")
+    if "\0" in text or "\ufffd" in text:
+        raise InputError("not a text file in UTF-8", code="not-text", where=path)
+    visible = without_invisible(text)
+
+    is_first = True
+    by_size: dict[int, list[Ints]] = {}
+    for line, whole in enumerate(visible.splitlines(), 1):
+        words = words_of_line(whole, genes.is_known)
+        is_header = (
+            is_first and all(map(_HEADER.fullmatch, words)) and not any(map(genes.is_known, words))
+        )
+        if words and not is_header:
+            indices = gene_indices(genes, words, path, line)
+            by_size.setdefault(len(indices), []).append(np.sort(indices))
+        is_first = is_first and not words
+    if not by_size:
+        what = "the file has no gene sets; write one per line, such as HO STE2"
+        raise InputError(what, code="no-sets", where=path)
+    return [np.unique(np.stack(by_size[size]), axis=0) for size in sorted(by_size)]
+
+
+def genes_of(by_size: Sequence[Ints]) -> Ints:
+    return np.unique(np.concatenate([sets.reshape(-1) for sets in by_size]))
+
+
+def source_of(
+    runs: Sequence[LoadedRun],
+    request: Request,
+    given: Ints,
+) -> tuple[GeneSets, Ints, str | None]:
+    """Return the sets to rank, their genes, and the checksum of the sets of a file."""
+    names = runs[0].data.cell.genes
+    models = [run.predictor.model for run in runs]
+    per_block = min(model.sets_per_block for model in models)
+    if request.file is not None:
+        by_size = read_sets(request.file, names)
+        text = b"".join(f"{sets.shape}".encode() + sets.tobytes() for sets in by_size)
+        listed = Listed(by_size, sets_per_piece=per_block)
+        return listed, genes_of(by_size), hashlib.sha256(text).hexdigest()
+    if isinstance(request.genes, Path):
+        genes = genes_of(read_sets(request.genes, names))
+    elif request.genes == "screen":
+        genes = np.unique(np.concatenate([r.data.screen.genotypes.genes.numpy() for r in runs]))
+    else:
+        genes = np.arange(len(names), dtype=np.int64)
+    size = cast(int, request.size)
+    made: GeneSets = Combinations(genes, size, given.tolist(), sets_per_piece=per_block)
+    by_first_gene = any(m.shares_first_gene and m.sets_per_block == per_block for m in models)
+    if request.sets == PAIRS and by_first_gene:
+        order = GeneOrder(names).gene
+        made = AllPairs(order[np.isin(order, genes)], sets_per_piece=per_block)
+    if not made.n_sets or made.n_pieces > sys.maxsize:
+        what = f"{len(genes):,} genes make {made.n_sets:.3g} sets of {size}; choose other --genes"
+        raise InputError(what, code="too-many-sets" if made.n_sets else "too-few-genes")
+    return made, np.union1d(genes, given), None
