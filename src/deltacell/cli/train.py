@@ -100,6 +100,7 @@ def show_outcome(outcome: Outcome, config: Config) -> None:
     """Print how a training ended, its rates, and what to type next."""
     from deltacell.report.bench import print_rates
     from deltacell.report.progress import print_outcome
+    from deltacell.train.mode import MODES
 
     for notice in outcome.notices:
         typer.secho(f"note: {notice}", err=True)
@@ -108,7 +109,7 @@ def show_outcome(outcome: Outcome, config: Config) -> None:
     if outcome.phases is not None:
         print_rates([(config.mode, outcome.phases)])
     saved = config.model.trained_by == "loop"
-    print_outcome(outcome, learned=config.mode == "train", saved=saved)
+    print_outcome(outcome, learned=MODES[config.mode].is_whole, saved=saved)
 
 
 def modes(
@@ -122,7 +123,7 @@ def modes(
     """
     from deltacell.report.bench import print_marginals, print_phases, print_rates
     from deltacell.report.progress import progress_bar
-    from deltacell.train.modes import marginals, run_modes
+    from deltacell.train.compare_modes import marginals, run_modes
 
     with progress_bar() as report:
         times = run_modes(overrides or [], steps, report)
