@@ -87,7 +87,8 @@ def test_the_cell_and_the_screen_are_loaded_once_and_no_stage_is_repeated(tables
     assert first.results == ["imported", "trained", "evaluated", "ranked"]
     assert [stage.exists for stage in first.stages] == [False] * 4
     assert [stage.command[0] for stage in first.stages] == ["data", "train", "evaluate", "predict"]
-    assert "By a trial on" in first.sentences[0]
+    assert "model=pair_trees" in first.sentences[0]
+    assert "By a trial on" in first.sentences[1]
     saved = json.loads((tmp_path / "out" / "evaluation.json").read_text())
     assert json.loads(json.dumps(started.evaluation)) == saved
     assert set(saved["predictors"]) >= {"additive", "boosted_trees"}
@@ -105,7 +106,7 @@ def test_the_cell_and_the_screen_are_loaded_once_and_no_stage_is_repeated(tables
     assert again.evaluation == saved
 
 
-def test_what_was_stopped_before_a_stage_goes_on_there(tables, tmp_path, loads):
+def test_a_start_stopped_before_a_stage_resumes_at_that_stage(tables, tmp_path, loads):
     with pytest.raises(KeyboardInterrupt):
         start(tables, tmp_path / "out", Recorder(stop_before=3))
     assert str(read_run(tmp_path / "out" / "run").status) == "finished"

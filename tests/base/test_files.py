@@ -57,7 +57,7 @@ def test_json_that_is_written_is_read_and_not_a_number_is_not_json(tmp_path):
 
 
 @pytest.mark.parametrize("rubbish", [b"", b"{", b"\xff\xfe\x00", b'{"a": NaN}', b"[" * 99999])
-def test_rubbish_is_said(tmp_path, rubbish, refused):
+def test_files_that_are_no_json_or_missing_are_refused(tmp_path, rubbish, refused):
     (tmp_path / "a.json").write_bytes(rubbish)
     for name, code in (("a.json", "damaged"), ("nowhere.json", "unreadable")):
         refused(code, read_json, tmp_path / name, what="the list")

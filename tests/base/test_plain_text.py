@@ -29,7 +29,7 @@ def test_invisible_characters_are_removed_and_counted(mark):
         (b"a\x81b", PlainText("a\ufffdb".encode(), n_unreadable=1)),
     ],
 )
-def test_encodings(data, expected):
+def test_text_of_every_encoding_is_read_and_utf8_stays(data, expected):
     assert plain_text(data) == expected
     assert plain_text(expected.utf8).utf8 == expected.utf8
 

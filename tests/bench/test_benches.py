@@ -102,7 +102,9 @@ def test_bars_are_limits_that_are_met_or_not_and_medians_are_over_turns(monkeypa
         (propagation.scaling, {"strategies": ["fast"]}, "unknown-propagation"),
     ],
 )
-def test_what_cannot_be_measured(refused: Any, run: Any, options: Any, code: str) -> None:
+def test_sizes_that_cannot_be_measured_are_refused(
+    refused: Any, run: Any, options: Any, code: str
+) -> None:
     refused(code, run, **options)
     assert CliRunner().invoke(app, ["bench", "dango", "--batch", "0"]).exit_code == 2
 
@@ -266,7 +268,7 @@ def test_ratios_are_of_turns_side_by_side(monkeypatch: pytest.MonkeyPatch) -> No
         ((0.9, 0.4), (3e-4, 2e-5), ["shared, delta", "0.0003"]),
     ],
 )
-def test_what_looks_like_an_error_and_is_none_is_explained_where_it_is_printed(
+def test_surprising_factors_and_differences_get_a_note_where_they_are_printed(
     factors: Any,
     differences: Any,
     notes: list[str],
@@ -394,7 +396,7 @@ def test_a_repeated_trace(small: Path, tmp_path: Path) -> None:
     assert set(begin[1:] - begin[:-1]) == {1_000_000}
 
 
-def test_what_cannot_be_repeated(refused: Any, tmp_path: Path) -> None:
+def test_damaged_traces_cannot_be_repeated_and_leave_no_file(refused: Any, tmp_path: Path) -> None:
     broken, out = tmp_path / "broken.json", tmp_path / "out.json"
     for text in ("", "{}", "[]", '{"traceEvents": []}', '{"traceEvents": [{"ph'):
         broken.write_text(text)

@@ -74,7 +74,7 @@ def test_correlations_are_within_folds():
     assert by_name["additive"]["low"] < np.mean(expected) < by_name["additive"]["high"]
 
 
-def test_what_is_planted_in_query_pairs_is_found_in_folds_of_sets_only(tmp_path: Path, refused):
+def test_effects_planted_in_query_pairs_are_found_in_folds_of_sets_only(tmp_path: Path, refused):
     cell, screen = screen_of_query_pairs()
     rng = np.random.default_rng(2)
     pairs = [

@@ -37,7 +37,9 @@ def pages(made_demo, made_ranking, hostile_trace, hostile, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_it_opens_from_a_file_prints_and_runs_nothing_but_its_own(browser, pages, name, tmp_path):
+def test_a_page_opens_from_a_file_prints_and_runs_nothing_but_its_own(
+    browser, pages, name, tmp_path
+):
     browser.open(pages[name])
     assert browser.run("document.images.length") == 0
     assert browser.run("[...document.links].every(a => a.protocol === 'file:')")
@@ -53,7 +55,7 @@ def test_it_opens_from_a_file_prints_and_runs_nothing_but_its_own(browser, pages
 
 @pytest.mark.parametrize("name", PAGES)
 @pytest.mark.parametrize("width", [320, 400, 800, 1280])
-def test_it_never_scrolls_sideways(browser, pages, name, width):
+def test_a_page_never_scrolls_sideways(browser, pages, name, width):
     browser.open(pages[name], width=width)
     browser.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
     if name == "ranking":

@@ -72,7 +72,7 @@ def test_genes_and_relations_are_chosen_and_merged(cell):
         (lambda c: c.merge_relations({"x": ["z"]}), "unknown-relation"),
     ],
 )
-def test_what_is_not_there_is_refused(cell, ask, code, refused):
+def test_unknown_genes_relations_and_features_are_refused(cell, ask, code, refused):
     refused(code, lambda: ask(cell))
 
 
@@ -132,7 +132,7 @@ def test_a_feature_knows_what_is_missing():
         ([[float("inf")], [1.0]], ()),
     ],
 )
-def test_what_is_no_feature_is_refused(values, columns, refused):
+def test_values_and_columns_that_are_no_feature_are_refused(values, columns, refused):
     refused("bad-feature", lambda: Feature("f", values, columns))
 
 

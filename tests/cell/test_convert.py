@@ -91,7 +91,7 @@ def test_columns_may_be_called_otherwise_and_errors_name_the_row(refused):
     assert len(dc.Screen.from_pandas(missing, CELL)) == 1
 
 
-def test_what_a_notebook_shows_is_text_and_no_markup(hostile):
+def test_names_are_escaped_where_a_notebook_shows_a_cell(hostile):
     edge = {"a": ["A"], "b": ["B"]}
     shown = dc.Cell.from_tables({hostile[0]: edge, "[bold]x": edge})._repr_html_()
     assert "<img" not in shown
@@ -158,7 +158,7 @@ def test_a_graph_of_another_program_is_a_cell():
     np.testing.assert_array_equal(cell.feature("x").values, [[0.5], [np.nan], [2]])
 
 
-def test_what_is_directed_may_be_stated(refused):
+def test_relations_stated_as_directed_are_directed(refused):
     data = plain()
     assert not Cell.from_hetero_data(data, directed=[]).relation("regulatory").directed
     assert Cell.from_hetero_data(data, directed=["physical"]).relation("physical").n_edges == 4

@@ -30,7 +30,7 @@ def build(rules, genes=GENES, **options):
     return Metabolism.build(genes, names, ["m"], [], rules, [0] * n, [1] * n, **options)
 
 
-def test_what_only_all_of_them_lose_together(metabolism):
+def test_lost_together_are_reactions_that_no_smaller_set_loses(metabolism):
     sets = [["A"], ["A", "B"], ["C", "D"], ["A", "C", "D"]]
     lost = metabolism.lost_together(Genotypes.of([list(map(GENES.index, s)) for s in sets]))
     found = [[metabolism.reactions[r] for r in lost.of(i)] for i in range(len(sets))]

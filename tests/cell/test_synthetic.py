@@ -72,5 +72,5 @@ def test_loading_the_yeast_cell_maps_its_parts_and_copies_next_to_nothing(yeast,
         (lambda: plan_of(Cell(["A"], [], synthetic={"name": "demo", "seed": 0})), "not-synthetic"),
     ],
 )
-def test_what_cannot_be_made_is_refused(make, code, refused):
+def test_impossible_options_of_synthetic_cells_are_refused(make, code, refused):
     refused(code, make)

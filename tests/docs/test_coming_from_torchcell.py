@@ -49,7 +49,7 @@ def page():
     ("phenotype", "scores"),
     [("gene_interaction", [score for _, score in GENOTYPES]), ("fitness", [0.9] * 3)],
 )
-def test_what_is_exported_is_read(page, tmp_path, phenotype, scores):
+def test_an_exported_dataset_becomes_a_cell_and_a_screen(page, tmp_path, phenotype, scores):
     page.export(StandIn(), tmp_path / "data.pt", phenotype)
     places = tmp_path / "cell", tmp_path / "screen"
     page.convert(tmp_path / "data.pt", *places, directed=["regulatory"])

@@ -88,7 +88,7 @@ def test_debug_shows_the_stack_trace_wherever_it_stands(monkeypatch, words, erro
         run_main(monkeypatch, *words, "x")
 
 
-def test_what_follows_two_dashes_is_no_option_and_an_interrupt_just_ends(monkeypatch, capsys):
+def test_words_after_two_dashes_are_no_options_and_an_interrupt_exits_with_130(monkeypatch, capsys):
     failing(monkeypatch, ZeroDivisionError())
     assert run_main(monkeypatch, "data", "info", "--", "--debug") == 1
     capsys.readouterr()

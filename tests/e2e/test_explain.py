@@ -40,7 +40,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "small", folder / "large"
 
 
-def test_one_and_the_same_twice(deltacell, runs):
+def test_explaining_one_run_is_brief_and_full_tells_more(deltacell, runs):
     brief = deltacell("explain", runs[0]).stdout
     assert " takes " in brief
     assert "where the time goes" in brief
@@ -117,7 +117,7 @@ NOT_TRACES = {
         (HTML, "the result could not be written"),
     ],
 )
-def test_what_cannot_be_read_or_written_is_an_error(
+def test_explain_refuses_files_that_cannot_be_read_or_written(
     deltacell: Run,
     tmp_path: Path,
     words: tuple[str, ...],

@@ -22,7 +22,7 @@ def predict(run, out, limit):
 # The limit itself is tried by three processes; what is said of it is tested below, in this one.
 @pytest.mark.slow
 @pytest.mark.full
-def test_what_is_said_to_be_needed_suffices_and_less_is_refused_at_once(runs, tmp_path):
+def test_a_ranking_fits_the_memory_it_asks_for_and_less_is_refused_at_once(runs, tmp_path):
     needed, out = needed_bytes(), tmp_path / "out.parquet"
     for limit in (3_000_000 * 1024, 1_000_000_000):
         done = predict(runs["trees"], out, limit)

@@ -19,11 +19,11 @@ def loaded_once(runs):
     """Load each of the small runs once."""
     loaded = {}
 
-    def load(path, which="best", data=None):
+    def load(path, which="best", data=None, device="cpu"):
         if Path(path).parent != runs.folder:
-            return load_run(path, which, data)
+            return load_run(path, which, data, device)
         if (path, which) not in loaded:
-            loaded[path, which] = load_run(path, which, data)
+            loaded[path, which] = load_run(path, which, data, device)
         return loaded[path, which]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -75,7 +75,7 @@ def test_several_runs_have_a_mean_and_a_spread(runs, here, deltacell):
     assert rows["linked"].to_list() == [True, True]
 
 
-def test_sets_with_given_genes(runs, here, deltacell):
+def test_sets_with_given_genes_hold_them_and_no_set_twice(runs, here, deltacell):
     run = runs["seed0"]
     words = ("--genes", "all", "--status", "any", "--linked", "--top", "400")
     deltacell("predict", run, "--sets", "with", "YAL0009C", "yal0007w", *words)
@@ -110,7 +110,7 @@ RUN = "RUN"
         (["why", "YAL0009C", "YBL0001W"], "no-run"),
     ],
 )
-def test_what_is_wrong_is_an_error_before_anything_is_written(runs, here, words, code, refused):
+def test_wrong_options_are_refused_before_anything_is_written(runs, here, words, code, refused):
     Path("empty.txt").write_text("")
     Path("two.txt").write_text("YAL0009C YAL0008C\n")
     given = [str(runs["seed0"]) if word == RUN else word for word in words]

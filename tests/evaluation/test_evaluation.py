@@ -199,7 +199,7 @@ def test_baselines_see_no_test_score(cell, screen, split):
         assert first[name].shape == split.test.shape
 
 
-def test_what_cannot_be_evaluated(cell, screen, split, plain_cell, refused):
+def test_missing_or_misshapen_predictions_are_refused(cell, screen, split, plain_cell, refused):
     n, rows = len(split.test), np.arange(len(screen))
     not_finite = np.where(np.arange(n) == 3, np.nan, 0)
     no_test = Split(rows, rows[:0], rows[:0], "random", 0, screen.checksum)

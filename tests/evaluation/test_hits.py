@@ -46,7 +46,9 @@ SIGN = {"sign": np.array([-1, -1, 1, 1, 0, -1], dtype=np.int8)}
         (np.abs(HITS), LISTED | {"phenotype": "fitness"}, -0.08, "tested", [0] * 6),
     ],
 )
-def test_what_is_a_positive(pairs, score, columns, threshold, among, label):
+def test_labels_of_hits_follow_scores_statuses_and_thresholds(
+    pairs, score, columns, threshold, among, label
+):
     found = positives(pairs(score, **columns), np.arange(6), threshold)
     np.testing.assert_array_equal(found.label, label)
     facts = found.facts

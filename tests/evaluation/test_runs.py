@@ -154,7 +154,7 @@ def test_fitted_predictors_stand_beside_networks(runs, tmp_path, refused):
     refused("same-name", evaluated, [tmp_path / "global_mean"])
 
 
-def test_what_cannot_be_evaluated(runs, tmp_path, refused):
+def test_runs_and_baselines_that_cannot_be_evaluated_are_refused(runs, tmp_path, refused):
     both = [runs["seed0"], runs["other_split"]]
     refused("other-split", evaluated, both, ["additive"])
     refused("no-run", evaluated, [])

@@ -152,7 +152,7 @@ def test_a_write_that_is_killed_at_any_operation_leaves_the_old_or_the_new(
     assert set(contents) == {"old", "new"}
 
 
-def test_what_is_accepted_and_wrong_is_a_failure(
+def test_a_wrong_value_that_is_accepted_counts_as_a_failure(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -142,7 +142,7 @@ def test_the_order_of_genes_changes_no_bit() -> None:
         assert torch.equal(forwards.score(*gates), backwards.score(*gates))
 
 
-def test_what_can_be_done_by_hand() -> None:
+def test_integrated_gradients_equal_those_worked_out_by_hand() -> None:
     def function(g: torch.Tensor) -> torch.Tensor:
         return 3 + g[0] * g[1] + g[2] ** 3 - torch.relu(g[3] - 0.3)
 

@@ -106,7 +106,7 @@ def test_other_names_of_the_genes_change_nothing_but_the_rounding(name, seed):
 @pytest.mark.parametrize("name", sorted(set(BASELINES) - {"global_mean", "boosted_trees"}))
 @few
 @given(seed=seeds)
-def test_of_unseen_genes_it_says_what_is_known_without_them(name, seed):
+def test_a_set_of_unseen_genes_has_the_intercept_and_an_unseen_gene_adds_nothing(name, seed):
     """A set of unseen genes has the intercept; an unseen gene in a set adds nothing."""
     _, cell, sets, targets = problem(seed)
     kept = [i for i, genes in enumerate(sets) if max(genes) < N_GENES - 3]

@@ -242,7 +242,7 @@ def test_a_loaded_predictor_is_the_same_and_needs_the_same_studies(seed):
         assert error.value.code == "other-context"
 
 
-def test_what_cannot_be_context():
+def test_studies_without_measured_sets_of_the_cell_are_refused_as_context():
     rng, cell, target, context = problem(0)
     genotypes = Genotypes.of(target[0])
     elsewhere = cell_of(rng, [f"H{i}" for i in range(N)])
@@ -267,7 +267,7 @@ def test_blocks_of_sets_have_the_columns_of_all_sets():
     assert np.array_equal(whole, np.concatenate(parts), equal_nan=True)
 
 
-def test_what_another_study_measured_improves_what_is_said_of_the_target():
+def test_an_informative_study_improves_predictions_and_a_shuffled_one_does_not():
     """The law that gives the rest its meaning, and a context without information as its control."""
     gains = []
     for seed in range(3):

@@ -104,7 +104,7 @@ def problem_of(n, edges, hidden):
     return matrix, [t.requires_grad_() for t in inputs]
 
 
-def test_it_is_float32_inside_autocast():
+def test_the_closed_form_loss_is_float32_inside_autocast():
     matrix, inputs = problem_of(50, 300, 8)
     plain = closed_form_loss(*inputs, matrix, 0.1)
     with torch.autocast("cpu", torch.bfloat16):

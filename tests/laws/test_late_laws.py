@@ -42,7 +42,7 @@ def test_late_equals_deleting_in_the_last_layer(data):
 
 @pytest.mark.parametrize("aggregation", ["sum", "mean"])
 @pytest.mark.parametrize("way", [Late(), Shared(tile=2)])
-def test_it_is_what_the_last_layers_make_of_a_smaller_cell(way, aggregation):
+def test_late_equals_the_last_layers_on_the_cell_without_the_deleted_genes(way, aggregation):
     """Not only `dense`: the same layers on the subset of the cell, on the wild type's vectors."""
     cell, n = laws.fixed_cell(metabolism=False), 1 if way == Late() else 2
     model = laws.model_of(cell, aggregation=aggregation, mutant_layers=n, propagation=way)

@@ -160,7 +160,7 @@ def test_single_precision_is_exact_enough():
 
 
 @pytest.mark.parametrize("name", [*NAMES, "late"])
-def test_a_batch_of_none(name):
+def test_an_empty_batch_gives_an_empty_score(name):
     late = name == "late"
     cell = laws.fixed_cell(metabolism=not late)
     model = laws.model_of(cell, metabolism=not late, mutant_layers=2 - late, epistasis=True)

@@ -22,7 +22,7 @@ from deltacell.ranking.filter import STATUSES, Linkage, Statuses
 from deltacell.ranking.gene_sets import Block, Combinations, Listed, Scored
 from deltacell.ranking.ranking_file import SCHEMA
 from deltacell.ranking.request import FILE, PAIRS, TRIPLES, WITH, Request
-from deltacell.ranking.request_on_runs import RequestOnRuns
+from deltacell.ranking.request_on_runs import RequestOnRuns, RunFacts
 from deltacell.ranking.search import rank_sets
 from deltacell.ranking.work import read_scored
 from deltacell.screen import Genotypes, Screen
@@ -77,7 +77,7 @@ class Mortal(Additive):
         return super().score(sets)
 
 
-RUN = {"name": "r", "seed": 0, "finished": True, "validation_pearson": 0.5}
+RUN = RunFacts("r", 0, "additive", "best.pt", "0" * 64, True, 0.5)
 
 
 def subject_of(request, cell, genes, sets, screen):
@@ -242,7 +242,7 @@ def bytes_of(subject, scorer, **options):
 
 @settings(LAW, max_examples=60)
 @given(subjects())
-def test_it_is_what_scoring_every_set_and_sorting_gives(case):
+def test_a_ranking_equals_scoring_every_set_and_sorting(case):
     subject, scorer, screen, expected = case
     with folder() as at:
         ranking = rank_sets(subject, scorer, at / "out.parquet")
@@ -299,7 +299,7 @@ def test_any_number_of_processes_gives_the_same_file(case, world, dies):
 
 @LAW
 @given(subjects(), st.integers(1, 4))
-def test_what_is_there_already_is_not_scored_again_and_nothing_is_left_behind(case, world):
+def test_a_finished_ranking_is_not_scored_again_and_leaves_no_partial_folder(case, world):
     subject, scorer, _, _ = case
     with folder() as at:
         out = at / "out.parquet"
@@ -317,7 +317,7 @@ def test_what_is_there_already_is_not_scored_again_and_nothing_is_left_behind(ca
         assert [p.name for p in at.iterdir()] == ["out.parquet"]
 
 
-def test_what_was_done_is_on_the_disk_before_the_end():
+def test_progress_of_a_killed_ranking_is_on_the_disk():
     n = 14
     cell = Cell([f"Y{i:02d}" for i in range(n)], [])
     screen = Screen.build(cell.genes, Genotypes.of([[0, 1]]), score=1.0)

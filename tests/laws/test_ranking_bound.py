@@ -63,7 +63,9 @@ def block_of(size, seed):
 
 @settings(max_examples=60, deadline=None)
 @given(betas, scales, st.integers(2, 3), seeds)
-def test_what_stands_for_a_score_is_within_its_bound(betas, scale, size, seed):
+def test_rough_and_refined_scores_lie_within_their_bound_of_the_exact_ones(
+    betas, scale, size, seed
+):
     scorer, block = scorer_of(betas, scale, seed), block_of(size, seed)
     exact, sums = scorer.scores(block.sets()), scorer.rough(block)
     away = np.abs(sums.scores.double().numpy().ravel() - exact)
@@ -92,7 +94,7 @@ def test_bounds_are_tight_where_norms_lose_nothing(betas):
     assert reached > 0.7
 
 
-def test_what_earlier_layers_do_to_logits_is_in_the_bound():
+def test_the_bound_includes_how_a_first_layer_moves_logits_of_the_second():
     """A first layer with uniform attention moves only the queries of the second."""
     reached = 0.0
     for seed in range(40):

@@ -74,7 +74,7 @@ def rows(trace):
 
 @law
 @given(events, origins, layouts, st.integers(40, 3000), st.booleans())
-def test_what_was_written_is_read(made, origin, layout, piece, packed):
+def test_events_read_equal_events_written_in_every_layout(made, origin, layout, piece, packed):
     text = text_of(written(made, origin), **layout)
     trace = read(gzip.compress(text) if packed else text, piece)
     first = min(begin for _, begin, *_ in made)

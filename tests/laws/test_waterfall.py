@@ -55,7 +55,7 @@ def test_bars_add_up_to_the_gap_and_every_fact_that_differs_is_named(a, b):
 
 @settings(max_examples=30, deadline=None)
 @given(a=accounts())
-def test_a_against_a_is_empty(a):
+def test_a_run_compared_with_itself_has_no_change_in_any_bar(a):
     compared = compare(a, a)
     assert all(bar.change == 0 for fall in compared.falls for bar in fall.bars)
     assert compared.steps.gap == 0

@@ -220,7 +220,7 @@ def test_nearest_profiles_equal_brute_force(seed):
 
 
 @pytest.mark.parametrize("name", ["matrix_factorisation", "low_rank", "nearest_profiles"])
-def test_what_genes_have_in_common_is_learned_and_noise_is_not(name):
+def test_hidden_products_of_genes_are_learned_and_noise_is_not(name):
     """The scores of pairs are products of two hidden numbers per gene, and additive ones 0."""
     n_genes, rng = 60, np.random.default_rng(0)
     cell = Cell([f"G{i:02d}" for i in range(n_genes)], [])

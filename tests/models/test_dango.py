@@ -32,7 +32,7 @@ def test_parameters_are_those_of_the_specification():
     assert all(layer.beta == 0.01 for layer in model.hyper_sagnn.sets.attention)
 
 
-def test_what_it_returns_and_a_profiler_shows():
+def test_dango_returns_scores_and_intermediates_and_names_its_parts_to_a_profiler():
     cell = random_cell(20, EDGES)
     model = Dango(cell, hidden=8).double()
     with torch.profiler.profile() as profiler:

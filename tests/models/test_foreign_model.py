@@ -63,7 +63,7 @@ def test_the_model_of_the_how_to_is_short():
 
 
 @pytest.mark.parametrize("model", ["tiny", "size_mean"])
-def test_it_trains_and_predicts_like_a_model_that_ships(installed, tmp_path, model):
+def test_a_foreign_model_trains_and_predicts_like_a_model_that_ships(installed, tmp_path, model):
     words = [f"model={model}", *DATA, *QUIET, f"directory={tmp_path / 'run'}"]
     if model == "tiny":
         words += ["model.hidden=4", "trainer.epochs=1", "data.batch_size=16"]

@@ -88,7 +88,9 @@ def test_parameters_are_those_of_the_specification(cell):
 
 @pytest.mark.parametrize("output", ["mean", "gate", "global"])
 @pytest.mark.parametrize("combine", COMBINATIONS)
-def test_what_a_prediction_holds(cell, genotypes, combine, output):
+def test_a_prediction_of_hetero_cell_holds_the_intermediates_of_its_output(
+    cell, genotypes, combine, output
+):
     options = {"metabolism": True, "features": ["f"], "residual": True, "gin_layers": 4}
     model = small(cell, combine=combine, output=output, **options)
     prediction = model(cell, genotypes)
@@ -245,7 +247,7 @@ def test_wrong_genes_have_the_same_degrees_and_other_neighbours():
     assert apart < 0.25 * np.abs(total - total[shuffled]).mean()
 
 
-def test_what_a_mutant_is_made_of(cell):
+def test_matched_mutants_delete_other_genes_and_none_have_no_vector(cell):
     sets = [[0, 5], [7, 3], [1, 2, 4]]
     made = {kind: small(cell, mutant_layers=1, mutants=kind).eval() for kind in MUTANTS}
     true, wrong, none = (made[kind](cell, Genotypes.of(sets)) for kind in MUTANTS)

@@ -83,7 +83,7 @@ class Counted(Predictor):
         return Prediction(size, hit=size / 10, given_hit=2 * size, spread=size)
 
 
-def test_only_a_call_is_required():
+def test_a_model_that_only_has_a_call_predicts_in_batches_and_on_its_scale():
     cell, model = random_cell(6, {"a": 5}), Counted()
     predictor = TrainedPredictor(model, cell, TargetScale(1.0, 2.0), batch_size=2)
     genotypes = Genotypes.of([[0], [1, 2], [3, 4, 5], [0, 1], [2]])

@@ -197,7 +197,7 @@ def test_the_schedules():
     assert {e: loss.temperature(e) for e in temperatures} == pytest.approx(temperatures)
 
 
-def test_bad_input(refused):
+def test_tensors_that_do_not_fit_a_loss_are_refused_with_codes(refused):
     two, contrast = torch.zeros(2), PointDistributionContrast(lambda_c=0.1, width=4)
     for code, function, arguments, options in (
         ("wrong-shape", LogCosh(), (Prediction(two), torch.zeros(3)), {"epoch": 0}),

@@ -54,7 +54,7 @@ def test_a_phase_ends_with_an_error():
     assert timer.seconds() == {"trees": 2, "other": 5}
 
 
-def test_what_is_written_is_read(tmp_path, refused):
+def test_phases_of_a_fit_read_equal_those_written(tmp_path, refused):
     assert read_fit_phases(tmp_path / "phases").is_empty()
     write_fit_phases(tmp_path / "phases", 0, {"trees": 2.0})
     write_fit_phases(tmp_path / "phases", 1, {"other": 0.5, "trees": 1.0})

@@ -92,7 +92,7 @@ def test_memory_is_seen_step_by_step_and_line_by_line(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["cprofile", "lines", "memory"])
-def test_it_may_be_stopped_at_any_time_and_what_cannot_be_written_is_a_notice(tmp_path, kind):
+def test_a_host_profiler_may_stop_at_any_time_and_an_unwritable_folder_is_a_notice(tmp_path, kind):
     profiler = HostProfiler(kind, tmp_path, functions=(work,))
     profiler.stop()
     profiler.step()

@@ -318,7 +318,7 @@ SLOW = {phase: 10 * seconds for phase, seconds in FAST.items()}
         (FAST | {"data_wait": 1000.0}, "data_wait", False),
     ],
 )
-def test_what_is_uneven(later, changed, everywhere):
+def test_steps_that_change_halfway_are_uneven(later, changed, everywhere):
     found = unevenness(rows(*[FAST] * 50, *[later] * 50))
     assert (" ".join(found.changed), found.is_everywhere) == (changed, everywhere)
     assert (found.first, found.last) == (51, 60)
@@ -339,5 +339,5 @@ def test_what_is_uneven(later, changed, everywhere):
         [{}] * 40,
     ],
 )
-def test_what_is_even(given):
+def test_few_or_equal_steps_are_even(given):
     assert unevenness(rows(*given)) is None

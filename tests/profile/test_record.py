@@ -67,7 +67,7 @@ def written(folder: Path, **changes) -> None:
 
 class TestRecord:
     @pytest.mark.parametrize("record", [BARE, FULL])
-    def test_what_is_written_is_read(self, tmp_path, record):
+    def test_a_record_read_equals_the_one_written(self, tmp_path, record):
         write_run(tmp_path, record)
         assert read_run(tmp_path) == read_run(tmp_path / "run.json") == record
         assert read_run(tmp_path).path == tmp_path
@@ -100,7 +100,7 @@ class TestRecord:
         (tmp_path / "run.json").write_text(json.dumps(data | dict([edit])))
         refused("broken-seal", read_run, tmp_path)
 
-    def test_what_is_not_a_run_or_its_record_is_refused(self, refused, tmp_path):
+    def test_folders_and_files_that_are_no_runs_are_refused(self, refused, tmp_path):
         for path in ("", "nowhere", "nowhere/run.json"):
             refused("not-a-run", read_run, tmp_path / path)
         for text in ("[]", "null", "{}", '{"schema":true}', '{"schema": 2}'):

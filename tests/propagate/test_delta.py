@@ -72,7 +72,7 @@ def test_parameters_that_do_not_learn_and_no_gradients_at_all(cell, way):
         assert torch.equal(found, score)
 
 
-def test_going_back_twice(cell):
+def test_a_second_backward_adds_the_same_gradient_again(cell):
     model = model_of(cell, propagation=Delta(workers=2)).double()
     loss = model(cell, GENOTYPES).score.square().sum()
     loss.backward(retain_graph=True)
@@ -127,6 +127,6 @@ def test_with_a_bound_mutants_go_one_at_a_time_and_too_small_a_bound_is_refused(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mib", [200, 350])
-def test_what_is_measured_is_within_the_bound(mib):
+def test_measured_memory_of_a_step_is_within_the_bound(mib):
     # In a process of its own, where no memory lies about that was used before.
     assert 0.3 * mib < in_own_process(measured_step, max_bytes=mib * 2**20)["mib"] < mib

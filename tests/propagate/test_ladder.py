@@ -31,7 +31,7 @@ def filled(name, folder, model):
     return model.propagation
 
 
-def test_what_each_way_sends(model, tmp_path):
+def test_each_strategy_sends_its_own_part_of_the_edges(model, tmp_path):
     cell = CELLS[0]
     shapes, deleted = model.mutant_shapes(cell), Deleted.of(cell, GENOTYPES)
     links, batch = links_of(shapes), len(GENOTYPES)

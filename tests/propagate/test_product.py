@@ -16,7 +16,7 @@ def problem():
     return SparseMatrix.from_scipy(matrix), torch.from_numpy(matrix.toarray())
 
 
-def test_it_is_the_product_with_the_dense_matrix_and_so_are_its_gradients(problem):
+def test_the_product_and_its_gradients_equal_those_of_the_dense_matrix(problem):
     matrix, dense = problem
     x = torch.randn(5, 2, 3, dtype=torch.float64)
     torch.testing.assert_close(product(matrix, x), torch.einsum("ij,jkl->ikl", dense, x))
@@ -27,7 +27,7 @@ def test_it_is_the_product_with_the_dense_matrix_and_so_are_its_gradients(proble
     assert gradgradcheck(lambda x: product(matrix, x), leaf)
 
 
-def test_it_is_float32_inside_autocast_and_the_gradient_of_a_half_is_a_half(problem):
+def test_the_product_is_float32_inside_autocast_and_the_gradient_of_a_half_is_a_half(problem):
     matrix, dense = problem
     x = torch.randn(5, 3)
     half = x.bfloat16().requires_grad_()

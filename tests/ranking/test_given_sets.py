@@ -55,7 +55,7 @@ def test_single_genes_and_numbers_of_genes_are_sets():
         ([("A", ("B", "C"))], "not-a-name"),
     ],
 )
-def test_what_is_no_set_is_an_error(sets, code, refused):
+def test_given_sets_of_another_form_are_refused(sets, code, refused):
     refused(code, gene_sets_of, sets)
 
 

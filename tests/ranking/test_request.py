@@ -33,7 +33,7 @@ from deltacell.train.predictor import TrainedPredictor, build_predictor
         ({"sets": "file", "file": Path("mine.txt"), "top": 3}, ("lowest", "highest"), 3),
     ],
 )
-def test_which_ends_are_kept(given, ends, most):
+def test_ends_and_defaults_of_a_request_follow_its_options(given, ends, most):
     request = Request(**{"sets": "pairs", **given})
     assert (request.ends, request.top) == (ends, most)
     is_file = request.sets == "file"
@@ -62,7 +62,7 @@ def test_which_ends_are_kept(given, ends, most):
         ({"sets": "file", "file": Path("a"), "genes": "all"}, "genes-of-a-file"),
     ],
 )
-def test_what_cannot_be_asked_for(given, code, refused):
+def test_options_that_contradict_the_request_are_refused(given, code, refused):
     refused(code, Request, **{"sets": "pairs", **given})
 
 
@@ -129,7 +129,7 @@ def test_a_first_line_of_known_genes_is_a_set_and_no_mark_hides_a_gene(tmp_path)
         (b"PAR1\0\xff", None, "not-text"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(tmp_path, text, line, code, refused):
+def test_a_bad_file_of_sets_is_refused_with_its_line(tmp_path, text, line, code, refused):
     assert refused(code, sets_of, tmp_path, text).line == line
 
 
@@ -155,7 +155,7 @@ def made(run, monkeypatch):
     return lambda *args, **named: subject_of([run], Request(*args, **named))
 
 
-def test_what_a_run_left_out_was_measured_all_the_same(run, made):
+def test_pairs_that_a_run_left_out_have_the_status_measured(run, made):
     data = run.data
     assert (len(data.whole), len(data.screen)) == (400, 100)
     there = data.whole.on(data.cell, on_unknown="drop")

@@ -130,7 +130,7 @@ def test_the_first_waits_for_the_others(tmp_path):
         assert first.unfinished() == left
 
 
-def test_which_process_this_is(monkeypatch, refused):
+def test_the_rank_is_read_from_the_environment(monkeypatch, refused):
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert ranks_of_environment() == (0, 1)

@@ -187,7 +187,7 @@ def test_a_measured_set_is_nearest_to_itself_and_its_part_is_given(loaded):
         assert near["measured"] == pytest.approx(np.mean(measured[frozenset(near["genes"])]))
 
 
-def test_what_cannot_be_explained(loaded, refused):
+def test_unmeasured_large_and_foreign_sets_are_explained_in_part_or_refused(loaded, refused):
     result = explain_set([loaded["hetero"]], unmeasured(loaded["hetero"], 5), most=15).to_json()
     assert (result["measured"], result["part"]) == (None, None)
     large = explain_set([loaded["seed0"]], [0, 1, 2, 3, 4], most=15).to_json()
@@ -301,7 +301,7 @@ def test_measured_sets_of_a_size_the_test_part_first():
     assert [one.part for one in few] == ["test", "test", "validation", "training"]
 
 
-def test_what_any_run_was_trained_on_is_not_called_test():
+def test_a_set_that_any_run_was_trained_on_is_not_called_test():
     third = split_run([1], [], [0], [[10, 11], [6, 5]], [1.0, 1.0])
     for other, expected in (
         (OTHER, {"Y05 Y06": "training", "Y07 Y08 Y09": "test", "Y02 Y03": "validation"}),

@@ -26,7 +26,7 @@ def run(*words: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.real
-def test_it_is_read_scored_and_left_out_where_it_was_trained_on(shared_data, tmp_path):
+def test_a_later_study_is_read_scored_and_left_out_where_it_was_trained_on(shared_data, tmp_path):
     (tmp_path / "sources").mkdir()
     (tmp_path / "later-tables").mkdir()
     for name in SOURCES:

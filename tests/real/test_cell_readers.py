@@ -41,7 +41,7 @@ def test_every_row_of_a_network_is_accounted_for(file, name, rows, dropped, dire
         assert set(np.unique(relation.weights)) == {1, 2, 3}
 
 
-def test_actions(read):
+def test_actions_of_string_have_the_rows_of_the_file(read):
     found = relations_of(read("networks/4932.protein.actions.v11.0.txt.gz"))
     assert {name: relation.counts.read for name, relation in found.items()} == {
         **{"action_activation": 21_634, "action_binding": 211_170, "action_catalysis": 183_844},

@@ -110,7 +110,7 @@ def test_every_file_is_read_by_its_reader_or_left_alone(imported):
     }
 
 
-def test_what_is_imported_is_the_same_after_saving(imported, tmp_path):
+def test_imported_data_are_the_same_after_saving(imported, tmp_path):
     imported.save(tmp_path / "out")
     loaded = Imported.load(tmp_path / "out")
     assert loaded.cell.equals(imported.cell)

@@ -116,7 +116,7 @@ def test_ranks_and_missing_ones_and_other_programs_that_are_none(traces, refused
     refused("not-one-run", read_traces, traces)
 
 
-def test_cut_off_in_the_middle(traces, tmp_path):
+def test_a_trace_cut_off_in_the_middle_is_read_up_to_the_cut(traces, tmp_path):
     packed = (traces / "ddp_a100_rank0of2.json.gz").read_bytes()
     whole = read_trace(traces / "ddp_a100_rank0of2.json.gz")
     (tmp_path / "half.json.gz").write_bytes(packed[: len(packed) // 2])

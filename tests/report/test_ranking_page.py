@@ -52,7 +52,7 @@ def test_the_first_lines_say_what_it_is_and_how_far_to_trust_it(parsed, made_ran
         ({"sets": 1, "pearson": -0.001}, "On 1 measured set that the runs were"),
     ],
 )
-def test_it_says_where_it_is_not_known_how_far_to_trust_it(made_ranking, test, words):
+def test_a_page_without_a_test_says_that_trust_is_unknown(made_ranking, test, words):
     agreement = [] if test is None else [{"part": "test", **test}]
     assert words in ranking_page({**made_ranking(4), "agreement": agreement})
 

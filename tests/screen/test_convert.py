@@ -38,7 +38,7 @@ def test_anndata(screen, tmp_path):
     data.write_h5ad(tmp_path / "screen.h5ad")
 
 
-def test_without_the_extra(screen, monkeypatch, write):
+def test_a_missing_extra_is_named_with_the_command(screen, monkeypatch, write):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for extra, call in {
         "pandas": screen.to_pandas,

@@ -123,5 +123,5 @@ def test_an_epoch_of_some_samples_is_the_beginning_of_its_order(shuffle):
         ({"targets": [np.nan] * 7}, "missing-target"),
     ],
 )
-def test_what_cannot_be_loaded(given, code, refused):
+def test_options_that_a_loader_cannot_follow_are_refused(given, code, refused):
     refused(code, lambda: Loader(screen_of(), **given))

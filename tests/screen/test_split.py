@@ -119,7 +119,7 @@ ALL_OF_EIGHT = [[a, b, c] for a in range(8) for b in range(a + 1, 8) for c in ra
         (lambda: Split.named(pairs(), [["g0", "g1"]] * 2, ["test", "train"]), "set-in-two-parts"),
     ],
 )
-def test_what_cannot_be_split(make, code, refused):
+def test_screens_and_shares_that_cannot_be_split_are_refused(make, code, refused):
     refused(code, make)
 
 
@@ -166,7 +166,7 @@ def test_save_then_load_is_identity(tmp_path):
         assert loaded.checksum == split.checksum
 
 
-def test_what_is_not_the_split_of_a_screen_is_refused(tmp_path, refused):
+def test_a_split_of_another_screen_is_refused(tmp_path, refused):
     screen, other = pairs(), pairs(seed=1)
     Split.random(screen).save(tmp_path / "split")
     refused("exists", Split.gene(screen).save, tmp_path / "split")

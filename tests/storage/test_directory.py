@@ -45,7 +45,7 @@ def contents(folder):
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_what_is_written_is_read(stored, refused):
+def test_tables_and_meta_read_equal_those_written(stored, refused):
     back = storage.read(stored, "cell")
     assert list(back.parts) == list(PARTS)
     assert all(back.parts[name].equals(table) for name, table in PARTS.items())
@@ -105,7 +105,7 @@ def test_a_damaged_manifest_is_a_store_error(stored, text, refused):
     assert refused("damaged", storage.read, stored, "cell").where == stored / "manifest.json"
 
 
-def test_what_is_no_directory_of_ours_says_so(stored, tmp_path, refused):
+def test_foreign_directories_and_other_versions_are_refused(stored, tmp_path, refused):
     (tmp_path / "file").write_text("x")
     for path in (tmp_path, tmp_path / "file", tmp_path / "nowhere"):
         refused("not-a-store", storage.read, path, "cell")
@@ -145,7 +145,7 @@ def test_an_empty_working_directory_is_taken_over_and_a_link_followed(tmp_path, 
     assert storage.read(tmp_path / "empty", "cell").meta == {"new": 1}
 
 
-def test_nothing_else_is_written_over(tmp_path, stored, refused):
+def test_foreign_and_damaged_directories_are_not_written_over(tmp_path, stored, refused):
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.txt").write_text("years of work")
     (tmp_path / "file").write_text("x")
@@ -241,7 +241,7 @@ def test_an_interruption_leaves_nothing_either(tmp_path, monkeypatch):
 @pytest.mark.parametrize("exchange", [True, False])
 @pytest.mark.parametrize("came", ["thesis", "cell", "file", "screen"])
 @pytest.mark.parametrize("overwrite", [True, False])
-def test_what_came_while_it_was_being_made_is_left_alone(
+def test_files_put_in_place_meanwhile_are_left_alone(
     tmp_path,
     monkeypatch,
     exchange,
@@ -288,7 +288,7 @@ def test_what_came_while_it_was_being_made_is_left_alone(
         assert storage.read(path, came).meta == {"by": "another"}
 
 
-def test_what_a_killed_writer_has_left_is_removed_by_the_next(tmp_path):
+def test_remains_of_a_killed_writer_are_removed_by_the_next(tmp_path):
     left = tmp_path / "left"
     script = (
         "import os, sys\nfrom deltacell.base import files\nfrom deltacell import storage\n"

@@ -107,7 +107,7 @@ def test_rows_of_another_width_are_bad_and_told_with_their_lines(write, refused)
 
 
 @pytest.mark.parametrize("bad", ["x", "inf", "1e999", "1e39", "0x10", "--1", "1 2"])
-def test_what_is_not_a_finite_number_is_bad(write, bad, refused):
+def test_values_that_are_no_finite_numbers_are_bad_rows(write, bad, refused):
     table = below(write(f"a\tb\n1\t1.5\n\n1\t{bad}\n1\tNA\n1\t\n".encode()))
     assert np.isnan(table.numbers("b")).tolist() == [False, True, True, True]
     error = refused("bad-rows", table.raise_if_bad)

@@ -50,7 +50,7 @@ class TestAFile:
         "value",
         [np.float64(1.0), np.zeros(2), Status.failed, b"x", {1}, nn.Linear(1, 1), len, {1.5: 1}],
     )
-    def test_what_cannot_be_saved_is_named(self, tmp_path, value, refused):
+    def test_a_value_that_cannot_be_saved_is_refused_with_its_key(self, tmp_path, value, refused):
         state = {"loop": {"rows": [0, {"x": value}]}}
         given = {"step": 1, "epoch": 0, "metric": None}
         error = refused("not-plain", write_checkpoint, tmp_path / "a", state, **given)
@@ -126,7 +126,7 @@ def saved(folder):
 
 
 class TestSavingAndLoading:
-    def test_what_the_record_has_of_the_last_and_the_best(self, saved, folder):
+    def test_the_record_has_step_file_and_value_of_the_last_and_the_best(self, saved, folder):
         saved.save(state(40), step=40, epoch=4, metric=np.float32(0.5))
         common = {"metric": "validation_pearson"}
         assert saved.reached() == {
@@ -181,7 +181,9 @@ class TestSavingAndLoading:
         # An earlier one is not answered with a later one.
         assert "--from" not in refused("damaged-checkpoint", Checkpoints(folder).load, "best").fix
 
-    def test_those_of_later_steps_are_given_up(self, saved, folder, monkeypatch, refused):
+    def test_checkpoints_of_later_steps_are_given_up_and_stay_if_they_cannot_be_removed(
+        self, saved, folder, monkeypatch, refused
+    ):
         def full(*_):
             raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -179,7 +179,7 @@ def allowed(owner: type, key: str) -> list[str]:
     return str(meta.pattern)[2:-2].split("|")
 
 
-def test_what_ships_is_known():
+def test_every_shipped_choice_is_a_known_one():
     assert choices("experiment") == list(CAN_TAKE)
     assert choices("ablation") == ABLATIONS
     assert (choices("model"), choices("loss")) == (registry.names(), list(registry.LOSSES))

@@ -113,7 +113,7 @@ def test_the_cell_keeps_the_genes_of_the_context(folder):
         (["data.context=[./nobody]"], "not-a-store"),
     ],
 )
-def test_what_cannot_be_context(folder, words, code):
+def test_studies_that_cannot_be_context_of_a_run_are_refused(folder, words, code):
     with pytest.raises(InputError) as error:
         load_data(config_of(folder, "x", *words))
     assert error.value.code == code

@@ -404,7 +404,7 @@ class TestOptimizers:
         assert laws.bits_of(states[0]["model"]) == laws.bits_of(states[1]["model"])
         assert laws.bits_of(states[0]["optimizer"]) == laws.bits_of(states[1]["optimizer"])
 
-    def test_it_is_the_class_that_was_named_with_its_options(self, small):
+    def test_the_optimizer_is_the_named_class_with_its_options(self, small):
         config = small()
         task, _ = task_of(config)
         options = {"momentum": 0.9}
@@ -425,7 +425,9 @@ class TestOptimizers:
             ("SGD", {"momentum": -1.0}, "out-of-range"),
         ],
     )
-    def test_what_it_cannot_be_leaves_no_directory(self, small, name, options, code, refused):
+    def test_an_optimizer_that_cannot_be_built_leaves_no_directory(
+        self, small, name, options, code, refused
+    ):
         config = small()
         config = replace(config, optimizer=replace(config.optimizer, name=name, options=options))
         refused(code, train, config)

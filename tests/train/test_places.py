@@ -73,7 +73,7 @@ def test_every_path_and_no_name_is_relative(project):
     assert changes(from_disk(named, project / "runs/a"), from_disk(named, project / "runs/a")) == []
 
 
-def test_what_differs_is_listed():
+def test_only_settings_that_differ_are_listed_as_changes():
     before = Config(seed=1)
     (change,) = changes(before, replace(before, seed=2, directory="other"))
     assert (change.key, change.before, change.now) == ("seed", 1, 2)

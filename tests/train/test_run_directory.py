@@ -71,7 +71,9 @@ class TestCreating:
         create_run(tmp_path / "run", CONFIG)
         assert read_run(tmp_path / "run").versions["torch"] == "2.13.0+cu130"
 
-    def test_what_is_there_is_never_written_over(self, path, tmp_path, monkeypatch, refused):
+    def test_existing_runs_and_files_are_never_written_over(
+        self, path, tmp_path, monkeypatch, refused
+    ):
         before = (path / "run.json").read_bytes()
         (tmp_path / "mine").mkdir()
         (tmp_path / "mine" / "config.yaml").write_text("x")
@@ -136,7 +138,7 @@ class TestStatus:
         with pytest.raises(ValueError, match="shapes differ"):
             fail()
 
-    def test_attempts_are_counted(self, path, tmp_path, refused):
+    def test_a_resumed_run_counts_its_attempts(self, path, tmp_path, refused):
         with opened(path) as run:
             run.end(Status.failed, error="NaN")
         with opened(path) as again:

@@ -164,6 +164,6 @@ def test_values_stay_values(override, tmp_path):
         (("directory='a\\b'",), {}),
     ],
 )
-def test_what_slurm_does_not_take_is_refused(overrides, asked, refused):
+def test_options_that_slurm_does_not_take_are_refused(overrides, asked, refused):
     codes = ("not-for-slurm", "out-of-range", "unreadable-override")
     refused(codes, script, "experiment=demo", *overrides, **asked)

@@ -102,7 +102,7 @@ def test_row_names_of_r_the_index_of_pandas_and_types_of_parquet(write, parquet,
         "sample,concentration\nbuffer,0.5\nglucose,2\n",
     ],
 )
-def test_what_has_two_genes_no_header_or_no_number_is_no_feature(text, write):
+def test_a_table_with_two_genes_no_header_or_no_number_is_no_feature(text, write):
     assert not reader.find(File(write(text, "a.csv")))
 
 
@@ -186,5 +186,7 @@ def test_a_table_without_a_feature_of_the_cell_says_so(text, code, write, genes,
         ({"gene": ["HO", "TFC3"], "x": [[1.0, 2.0], [1.0]]}, "other-format", None),
     ],
 )
-def test_bad_parquet(columns, code, line, parquet, genes, refused):
+def test_parquet_features_that_do_not_fit_are_refused_with_their_line(
+    columns, code, line, parquet, genes, refused
+):
     assert refused(code, lambda: reader.read(parquet(**columns), genes=genes)).line == line

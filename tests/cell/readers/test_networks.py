@@ -134,7 +134,7 @@ def test_a_number_of_unknown_meaning_is_asked_about(text, names, write, reader_o
         bytes(range(256)) * 8,
     ],
 )
-def test_what_is_not_an_edge_list(text, write, reader_of, refused):
+def test_texts_that_are_no_edge_lists_are_refused(text, write, reader_of, refused):
     path = write(text)
     assert reader_of(path) is None
     refused("other-format", lambda: read("edge_list", path))

@@ -114,7 +114,7 @@ def test_unknown_and_ambiguous_genes_under_each_policy(model, write, refused):
         (lambda text: text.encode("utf-16"), "not-sbml"),
     ],
 )
-def test_what_is_not_a_model(spoil, code, model, write, refused):
+def test_damaged_models_are_refused_with_codes(spoil, code, model, write, refused):
     path = write(spoil(model()), "bad.xml")
     assert refused(code, read, path).where == path
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from deltacell.base.errors import InputError
 from deltacell.profile.explain import Explanation, explain
+from deltacell.profile.explain.changes import common_ratio, uniform_ratio
 from deltacell.profile.explain.condition import read_condition
-from deltacell.profile.explain.judge import common_ratio, uniform_ratio
 from deltacell.profile.explain.noise import difference
 from deltacell_dev.bench import explain as bench
 from deltacell_dev.bench.explain import CPU, GPU, Case, cases, judge, run
@@ -32,7 +32,7 @@ def test_there_are_enough_cases_and_all_differ() -> None:
     assert sum(count for kind, count in kinds.items() if "noise" in kind) == 60
 
 
-def test_vague_is_not_right() -> None:
+def test_a_sentence_that_only_hints_at_the_cause_is_vague() -> None:
     case = Case("k", GPU, None, ("comput", "attention"), "comput")
     assert judge(case, "Computing takes 80 %, most of it in attention. More.") == "right"
     assert judge(case, "Computing takes 80 %. Most of it is attention.") == "vague"
@@ -160,7 +160,9 @@ def test_noise_alone_is_seldom_a_difference(noise: float, together: int) -> None
     st.floats(1.2, 9),
 )
 @settings(max_examples=30, deadline=None)
-def test_what_is_slower_in_all_it_does_is_uniformly_so(a: dict[str, float], times: float) -> None:
+def test_a_ratio_common_to_all_parts_is_uniform_and_one_outlier_ends_it(
+    a: dict[str, float], times: float
+) -> None:
     b = {name: times * seconds for name, seconds in a.items()}
     assert uniform_ratio(a, b) == pytest.approx(times)
     assert common_ratio(a, b) == pytest.approx(times)
@@ -177,7 +179,7 @@ def trace_of(*events):
 
 
 @pytest.mark.parametrize("text", ["not a trace", trace_of(), trace_of(("aten::mul", 0, 0))])
-def test_what_is_not_a_trace(tmp_path, text):
+def test_files_that_are_no_traces_are_refused_by_explain(tmp_path, text):
     (tmp_path / "bad.json").write_text(text)
     with pytest.raises(InputError) as error:
         explain(tmp_path / "bad.json")

@@ -139,7 +139,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("programs", "cause"), CASES)
-def test_what_makes_a_program_slower(tmp_path: Path, programs: str, cause: str) -> None:
+def test_the_cause_planted_in_a_program_is_named(tmp_path: Path, programs: str, cause: str) -> None:
     """The two take turns, a few steps each, so that what else the machine does slows both."""
     folders = [tmp_path / f"{place} {name}" for place, name in enumerate(programs.split(","))]
     recorded = [record(folder, **PROGRAMS[folder.name[2:]]) for folder in folders]

@@ -43,7 +43,7 @@ def sentence(found, kind, about=None):
         ("loader + model, 1 GPU", 44.15, "sample", {}),
     ],
 )
-def test_what_each_measurement_supports(case, name, ratio, per, times):
+def test_each_measurement_supports_its_ratio_and_times(case, name, ratio, per, times):
     figure = next(one for one in case["measurements"] if one["name"] == name)
     assert figure["per"] == per
     assert figure["supports"] == (None if ratio is None else pytest.approx(ratio, rel=1e-3))
@@ -68,7 +68,7 @@ def test_what_each_measurement_supports(case, name, ratio, per, times):
         ("forward_only", None, ["backward"]),
     ],
 )
-def test_what_is_wrong_with_them_and_nothing_else(case, kind, about, numbers):
+def test_contradictions_of_the_case_are_told_with_their_numbers(case, kind, about, numbers):
     said = sentence(case, kind, about)
     assert [number for number in numbers if number not in said] == []
     assert len(kinds(case)) == 12
@@ -85,7 +85,7 @@ def test_what_is_wrong_with_them_and_nothing_else(case, kind, about, numbers):
         ("exclude_each_other", ["29x", "129x", "50.3 ms against 13.6 ms"]),
     ],
 )
-def test_what_is_wrong_with_the_measurements_as_first_written_down(kind, numbers):
+def test_contradictions_of_the_first_record_are_told_with_their_numbers(kind, numbers):
     result = reconcile(FIRST)
     first = next(one["sentence"] for one in result["contradictions"] if one["kind"] == kind)
     assert [number for number in numbers if number not in first] == []
@@ -150,7 +150,7 @@ def given(tmp_path, text):
         ),
     ],
 )
-def test_a_few_measurements(tmp_path, rows, wrong, supports):
+def test_a_few_measurements_are_reconciled_with_what_they_support(tmp_path, rows, wrong, supports):
     found = reconcile(given(tmp_path, HEAD + rows))
     measured = found["measurements"]
     assert kinds(found) == wrong
@@ -197,7 +197,7 @@ KEY = "not-measurements"
         (b"#" * (1 << 21), KEY, "larger than"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(refused, tmp_path, text, code, about):
+def test_a_bad_file_of_measurements_is_refused_with_its_place(refused, tmp_path, text, code, about):
     path = tmp_path / "figures.yaml"
     if text is not None:
         path.write_bytes(text if isinstance(text, bytes) else text.encode())

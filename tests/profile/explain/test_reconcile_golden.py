@@ -41,7 +41,7 @@ def test_the_case_of_the_docs(path: Path) -> None:
     golden.check(f"reconcile/{path.stem}", reconcile(path))
 
 
-def test_small_cases(tmp_path: Path) -> None:
+def test_reconciled_small_cases_are_as_recorded(tmp_path: Path) -> None:
     results = {}
     for name, text in CASES.items():
         path = tmp_path / "measurements.yaml"

@@ -81,7 +81,9 @@ def test_sums_of_profilers_are_of_self_times_with_their_steps(folder: Path) -> N
     assert "unequal_windows" in kinds(result)
 
 
-def test_what_the_file_says_stays_and_its_average_over_warm_up_is_found(folder: Path) -> None:
+def test_a_figure_of_the_file_stays_and_is_found_to_be_an_average_over_warm_up(
+    folder: Path,
+) -> None:
     readings = run(
         folder, "- {name: m, measured: ms per step, a: {log: fast.out}, b: {log: slow.out}}"
     )["logs"]

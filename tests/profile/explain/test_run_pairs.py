@@ -165,7 +165,7 @@ def test_a_strategy_that_auto_chose_is_the_same_as_that_strategy(trained: Traine
         ("dango", "dango_factor", SettingKind.option, (0.001, 0.01)),
     ],
 )
-def test_one_setting(
+def test_a_pair_of_runs_that_differ_in_one_setting_is_explained_by_it(
     pair: Pair,
     a: str,
     b: str,

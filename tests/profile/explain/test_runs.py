@@ -14,7 +14,7 @@ BETWEEN = {"validation": 0.06, "checkpoint": 0.04}
 EVEN = {"forward": 0.003, "backward": 0.004, "optimizer": 0.001}
 
 
-def test_one_run(make_run):
+def test_one_run_is_explained_by_its_phases_and_its_time_outside_steps(make_run):
     found = explain(make_run("usual", STEP, between=BETWEEN))
     assert found.sentence.startswith("Backward takes 50 % of a step (10.0 ms of 20.0 ms per step, ")
     account = found.accounts[0]
@@ -63,7 +63,7 @@ def test_parts_that_cancel_and_a_faster_one(make_run, a, b, said, advised):
     assert len(found.advice) == advised
 
 
-def test_what_lies_outside_the_steps(make_run):
+def test_a_slower_validation_is_a_cause_outside_the_steps(make_run):
     found = explain(make_run("before", STEP), make_run("after", STEP, between=BETWEEN))
     assert not found.noise.is_beyond
     assert found.causes[0].evidence.part.part == "outside the steps: validation"
@@ -140,7 +140,7 @@ TRACE = Account("t", "trace", {"forward": 1.0})
         *(("data loading > 8%", True), ("data_loading > 9%", False), ("validation > 0%", False)),
     ],
 )
-def test_which_conditions_hold(text, holds):
+def test_a_condition_holds_or_not_as_the_ratio_says(text, holds):
     assert read_condition(text).check(two(A, B))[0] is holds
     assert read_condition("slower  > 10%").check(two(A, B))[1] == "slower > 10%: it is 50 %"
 
@@ -160,6 +160,6 @@ FORMS = ("", "slower", "slower > ", "slower > ten", "> 10%", "slower == 1", "slo
         ("slower per epoch > 1%", two(TRACE, TRACE), "unknown"),
     ],
 )
-def test_what_is_not_a_condition_or_unknown(refused, text, of, code):
+def test_conditions_that_cannot_be_read_or_name_nothing_are_refused(refused, text, of, code):
     refused(f"condition-{code}", lambda: read_condition(text).check(of))
     assert read_condition("forward > 99%").check(of)[0]

@@ -53,6 +53,6 @@ def test_a_change_is_the_sum_of_its_split(changed: OperatorChange) -> None:
         (change(0, 2, 0.0, 1.0), 2.0, None, 0.0),
     ],
 )
-def test_what_a_change_is_split_into(changed, more, larger, slower) -> None:
+def test_a_change_is_split_into_more_larger_and_slower_calls(changed, more, larger, slower) -> None:
     split = split_of([changed])
     assert (split.more, split.larger, split.slower) == (more, larger, slower)

@@ -39,7 +39,7 @@ def apart(rank: dict[str, Any]) -> None:
         assert bar["busy_ms"] <= bar["duration_ms"] + 1e-9
 
 
-def test_it_is_the_step_nearest_to_the_median_and_not_one_that_is_cut() -> None:
+def test_the_timeline_shows_the_step_nearest_to_the_median_and_not_one_that_is_cut() -> None:
     # The first is cut; of the others 130 is one of the two in the middle, and 120 their median.
     ranges = steps([1000 * length for length in (900, 100, 130, 110, 180)])
     inside = [Event("aten::mm", step.begin, step.duration) for step in ranges]

@@ -37,7 +37,7 @@ def test_the_loader_is_why_no_workers_are_slower_and_the_kernels_are_equal(loade
     assert any("Step 5 does not count: warm-up," in warning for warning in loaders.warnings)
 
 
-def test_what_changes_is_in_tables_by_operation_operator_and_kernel(loaders):
+def test_a_change_of_loaders_is_in_the_table_of_operations_and_not_of_kernels(loaders):
     host = {row["name"]: row["change_s"] for row in loaders.table("operations").to_dicts()}
     assert max(host, key=host.get) == "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
     for key in ("operators", "kernels"):
@@ -75,7 +75,7 @@ def test_the_rank_that_the_others_wait_for(traces):
     assert any("only one step" in warning for warning in found.warnings)
 
 
-def test_what_is_unlike_is_compared_with_low_confidence(traces, make_run):
+def test_unlike_recordings_are_compared_with_low_confidence(traces, make_run):
     run = make_run("run", {"forward": 0.01})
     (dlrm,) = (traces / "dlrm_ddp_8ranks").glob("worker0*")
     for other, why in ((dlrm, "different programs"), (run, "is a run and")):

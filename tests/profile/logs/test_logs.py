@@ -208,7 +208,7 @@ def test_a_log_without_times_is_an_error(read, text: str | bytes, code: str) -> 
 
 
 @pytest.mark.parametrize("name", [".", "missing.out"])
-def test_what_cannot_be_read_is_an_error(tmp_path: Path, name: str) -> None:
+def test_logs_that_cannot_be_read_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError) as error:
         read_log(tmp_path / name)
     assert error.value.code == "unreadable"
@@ -224,7 +224,7 @@ def test_long_lines_are_cut_and_counted(read, monkeypatch: pytest.MonkeyPatch) -
     assert reading(log, Quantity.step).first_line == 2
 
 
-def test_two_batch_sizes_are_none(read) -> None:
+def test_a_log_with_two_batch_sizes_has_none(read) -> None:
     text = lightning_log(0.25, n_epochs=1)
     assert read("val_batch_size=7\n" + text).batch == 28
     assert read("batch_size=64\n" + text).batch is None

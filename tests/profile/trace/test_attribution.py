@@ -35,7 +35,7 @@ class TestNesting:
         above = [None if row == NOTHING else trace.text(row) for row in rows]
         return dict(zip([trace.text(row) for row in range(len(trace))], above, strict=True))
 
-    def test_what_is_mostly_inside_lies_in_it_though_it_ends_after(self):
+    def test_an_event_that_ends_just_after_its_parent_is_nested_in_it(self):
         # Times were rounded: the child seems to end a moment after its parent.
         trace = make_trace([Event("step", 0, 300), Event("a", 0, 100), Event("b", 10, 91)])
         assert nest(trace).self_time.tolist() == [199, 10, 91]
@@ -109,13 +109,13 @@ class TestSteps:
             ([Event("a", 10, 90), Event("b", 50, 100, thread="second")], [(10, 150)]),
         ],
     )
-    def test_where_they_begin_and_end(self, events, bounds):
+    def test_steps_begin_and_end_with_their_events(self, events, bounds):
         found = find_steps(make_trace(events))
         assert list(zip(found.begin.tolist(), found.end.tolist(), strict=True)) == bounds
 
 
 class TestCategories:
-    def test_they_are_those_of_the_phases(self):
+    def test_categories_have_the_lengths_of_their_phases(self):
         names = [category.title for category in Category]
         lengths = {name: 50 - place for place, name in enumerate(names[:-1])}
         events = [
@@ -187,7 +187,7 @@ class TestHost:
         rows = Attribution(trace).doing.select("name", "category", "time").rows()
         assert ("aten::mm", "backward", 100) in rows
 
-    def test_what_has_a_backward_in_its_step_is_the_forward(self):
+    def test_an_operator_with_a_backward_in_its_step_is_the_forward(self):
         trace = make_trace(
             [
                 STEP,
@@ -275,7 +275,7 @@ def item(at: int, length: int, wait: int) -> list[Event]:
 
 
 class TestSyncs:
-    def test_what_asked_is_the_outermost_operator(self):
+    def test_a_synchronization_is_attributed_to_the_outermost_operator(self):
         events = [named("metrics", 10, 500), *item(20, 100, 90), *item(200, 50, 40)]
         (found,) = Attribution(make_trace([STEP, *events])).syncs.rows()
         assert found == ("aten::item", "cudaStreamSynchronize", None, 2, 130)

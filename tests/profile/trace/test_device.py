@@ -43,7 +43,7 @@ def test_only_what_nothing_hides_is_exposed():
     assert [found.kernels[part] for part in ("wall", *PARTS)] == [610, 200, 200, 110, 100]
 
 
-def test_what_runs_over_the_end_of_a_step_is_cut_there_but_counted_where_launched():
+def test_a_kernel_over_the_end_of_a_step_is_cut_there_but_counted_where_launched():
     found = device_of(make_trace([*steps([100, 100]), launch(50, 1), kernel(80, 60, 1)])).steps
     assert found["compute"].to_list() == [20, 40]
     assert found["kernels"].to_list() == [60, 0]

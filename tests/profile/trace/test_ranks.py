@@ -110,7 +110,7 @@ def test_a_collective_that_nobody_waits_for_is_no_wait():
     assert (row["last_rank"], row["late_by"], row["waited"]) == (1, 800, 5)
 
 
-def test_what_does_not_count_is_in_no_sum():
+def test_a_collective_that_does_not_count_is_in_no_sum():
     def rank(at: int) -> list[Event]:
         first = Event(NCCL, at, 900 - at, Kind.kernel, "stream 8")
         return [*steps([1000, 1000]), first, Event(NCCL, 1010 + at, 50, Kind.kernel, "stream 8")]

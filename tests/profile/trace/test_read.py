@@ -84,7 +84,7 @@ class TestWhatAnEventIs:
         assert [t.is_device for t in trace.threads] == [False, True]
         assert trace.warnings == ()
 
-    def test_what_joins_events(self, read):
+    def test_numbers_that_join_events_are_read_and_0_joins_none(self, read):
         number = {"correlation": 55}
         launch = event("cudaLaunchKernel", cat="cuda_runtime", args=number)
         kernel = event("k", 120, cat="kernel", pid=3, tid=7, args=number | {"device": 3})
@@ -119,7 +119,7 @@ class TestWhatAnEventIs:
         trace = read([event(tid="2"), event(tid=2, ts=200), named])
         assert [(t.pid, t.tid, t.name) for t in trace.threads] == [("1", "2", "main")]
 
-    def test_of_two_as_long_the_one_begun_first_is_outer(self, read):
+    def test_of_two_events_of_one_length_the_one_begun_first_is_outer(self, read):
         # As in old traces, where whole microseconds make an operator as long as what it calls.
         inner = event("aten::_to_copy", args={"External id": 8})
         outer = event("aten::to", args={"External id": 7})
@@ -146,7 +146,7 @@ class TestTimes:
         assert trace.begin.tolist() == [0, 1000]
         assert trace.damage == "1 event could not be read"
 
-    def test_what_is_left_out_is_counted(self, read):
+    def test_damaged_and_unpaired_events_are_left_out_and_counted(self, read):
         half = {"ph": "B", "name": "outer", "pid": 1, "tid": 2, "ts": 10}
         made = [
             *(event("good"), event("negative", dur=-5), event("missing", dur=...)),
@@ -161,7 +161,7 @@ class TestTimes:
 
 
 class TestWhatATraceSaysOfItself:
-    def test_before_and_after_the_events(self, read):
+    def test_metadata_before_and_after_the_events_is_read(self, read):
         about = {
             "deviceProperties": [{"id": 0, "name": "A"}, {"id": 1, "name": "B"}],
             "distributedInfo": {"backend": "nccl", "rank": 3, "world_size": 8},
@@ -218,7 +218,7 @@ class TestDamage:
         assert names(trace) == ["op0", name, "op2"]
 
     @pytest.mark.parametrize("value", ["inf", "-nan", "NaN", "-Infinity", "nan(ind)"])
-    def test_numbers_that_are_none(self, read, value):
+    def test_values_that_are_no_numbers_are_left_out_with_a_warning(self, read, value):
         trace = read(whole(3).replace('"External id": 1', f'"bandwidth": {value}'))
         assert (len(trace), len(trace.warnings)) == (3, 1)
         assert len(read(whole(3).replace('"ts": 10', f'"ts": {value}'))) == 2
@@ -266,7 +266,7 @@ class TestDamage:
             ),
         ],
     )
-    def test_what_is_not_a_trace(self, write, tmp_path, code, texts):
+    def test_files_that_are_no_traces_are_refused_with_codes(self, write, tmp_path, code, texts):
         assert {code_of(write(text)) for text in texts} == {code}
         assert code_of(tmp_path) == code_of(tmp_path / "none.json") == "unreadable-file"
 
@@ -314,7 +314,9 @@ class TestSeveralProcesses:
             ('{"ph": "X", "cat": "cpu_op", "name": "op150"', '{"ph": "B", "name": "op150"', 199, 1),
         ],
     )  # fmt: skip
-    def test_what_parts_do_not_prove_is_read_by_one(self, read, joined, good, other, rows, said):
+    def test_a_trace_that_cannot_be_cut_safely_is_read_by_one_process(
+        self, read, joined, good, other, rows, said
+    ):
         text = whole(200)
         assert good in text
         trace = read(text.replace(good, other))
@@ -349,7 +351,7 @@ class TestRanks:
 
         return written
 
-    def test_they_are_in_order_and_complete(self, rank, tmp_path):
+    def test_ranks_of_a_folder_are_in_order_and_complete(self, rank, tmp_path):
         for number in (10, 2, 0, 1, *range(3, 10)):
             rank(f"worker{number}.json.gz", number, 11)
         (tmp_path / "notes.json").write_text('{"a": 1}')
@@ -383,7 +385,7 @@ class TestRanks:
         rank("b.json", *other)
         assert code_of(tmp_path, read_traces) == "not-one-run"
 
-    def test_what_is_not_there_or_not_of_pytorch(self, rank, tmp_path):
+    def test_missing_files_and_traces_of_other_programs_are_refused(self, rank, tmp_path):
         assert code_of(tmp_path / "nothing", read_traces) == "missing-file"
         assert code_of(tmp_path, read_traces) == "no-trace"
         for name in ("a.json", "b.json"):

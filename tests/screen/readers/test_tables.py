@@ -99,7 +99,7 @@ def test_networks_stay_networks(write, text, reader_of):
         "gene1,gene2,dmf,tmf\nYAL001C,YAL002W,0.5,0.2\n",
     ],
 )
-def test_what_would_be_a_guess_is_left_alone(write, text, refused):
+def test_tables_whose_meaning_would_be_a_guess_are_refused(write, text, refused):
     path = write(name="a.txt", text=text)
     assert not any(reader.find(File(path)) for reader in SCREEN_READERS)
     refused("other-format", lambda: read(path))
@@ -173,7 +173,7 @@ GENOTYPES = st.lists(
 
 @given(GENOTYPES, st.sampled_from([",", ";", "\t"]), st.sampled_from(["\n", "\r\n"]), st.booleans())
 @settings(deadline=None)
-def test_what_is_written_is_read(genotypes, separator, end, joined):
+def test_genotypes_read_equal_those_written(genotypes, separator, end, joined):
     out = io.StringIO()
     writer = csv.writer(out, delimiter=separator, lineterminator=end)
     columns = ["genes"] if joined else [f"gene{i}" for i in range(1, 5)]
