@@ -31,7 +31,7 @@ from deltacell import Screen
 from deltacell.cli.app import app
 from deltacell.evaluation import fitted_baselines
 from deltacell.models import DangoLoss, LossValue
-from deltacell.train import modes
+from deltacell.train import compare_modes
 from deltacell.train import run as running
 from deltacell.train.config.compose import compose
 
@@ -110,7 +110,7 @@ def test_the_plain_loop_has_ten_lines_and_learns() -> None:
 def test_blocks_say_what_they_are_and_links_lead_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     fences = re.findall(r"^ *```(.*)$", text, re.MULTILINE)
-    assert set(fences[::2]) <= {"python", "bash", "text"}
+    assert set(fences[::2]) <= {"python", "bash", "sql", "text"}
     assert set(fences[1::2]) <= {""}
     for target in re.findall(r"\]\(([^)#]+)", text):
         if not target.startswith("http"):
@@ -195,7 +195,7 @@ def run_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 
     for module, name in ((running, "train"), (fitted_baselines, "fit_predictor")):
         monkeypatch.setattr(module, name, partial(shorter, getattr(module, name)))
-    monkeypatch.setattr(modes, "subprocess", SimpleNamespace(run=mode))
+    monkeypatch.setattr(compare_modes, "subprocess", SimpleNamespace(run=mode))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

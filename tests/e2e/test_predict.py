@@ -23,10 +23,9 @@ def loaded_once(runs):
     def load(path, which="best", data=None, device="cpu"):
         if Path(path).parent != runs.folder:
             return load_run(path, which, data, device)
-        key = (path, which, str(device))
-        if key not in loaded:
-            loaded[key] = load_run(path, which, data, device)
-        return loaded[key]
+        if (path, which) not in loaded:
+            loaded[path, which] = load_run(path, which, data, device)
+        return loaded[path, which]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("deltacell.train.predictor.load_run", load)

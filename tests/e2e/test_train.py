@@ -95,7 +95,7 @@ def test_modes_are_shown_side_by_side(deltacell, training, tmp_path, monkeypatch
         return subprocess.CompletedProcess(command, result.exit_code)
 
     # The test of the page on training has one of them in a process of its own.
-    monkeypatch.setattr("deltacell.train.modes.subprocess", SimpleNamespace(run=here))
+    monkeypatch.setattr("deltacell.train.compare_modes.subprocess", SimpleNamespace(run=here))
     file = tmp_path / "modes.json"
     said = deltacell("modes", *training.SMALL, "--steps", "4", "--json", file).stdout
     for part in ("forward and loss", "backward and communication", "optimizer"):

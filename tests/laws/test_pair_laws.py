@@ -1,5 +1,7 @@
 """No score enters what is said of its own set; votes are what deleting the set really leaves."""
 
+import doctest
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -19,11 +21,11 @@ from deltacell.models.pairs import (
     PairColumns,
     PairTrees,
     Zeros,
+    larger_set_sums,
     messages,
-    pair_votes,
-    set_votes,
+    pair_sums,
     training_columns,
-    voters,
+    votes_on,
 )
 from deltacell.models.pairs.columns import hashed_sets, set_folds
 from deltacell.screen.genotypes import Genotypes
@@ -89,12 +91,13 @@ class OwnVote(PairColumns):
 class OwnTermLeftIn(PairColumns):
     """Both neighbourhoods with the pair's own term left in."""
 
-    def votes(self, measured, sets, rows=None):
-        found, pairs = super().votes(measured, sets, rows), sets.pairs()
+    def sums(self, measured, sets, rows=None):
+        sums = super().sums(measured, sets, rows)
+        pairs = sets.pairs()
         for i, matrix in enumerate(self.neighbours.matrices):
             two = matrix.toarray() @ measured.pairs.toarray() @ matrix.toarray().T
-            found.pairs[:, i, 4] = two[pairs.first, pairs.second]
-        return found
+            sums.pairs.both.scores[:, i] = two[pairs.first, pairs.second]
+        return sums
 
 
 @pytest.mark.parametrize("leaking", [OwnVote, OwnTermLeftIn])
@@ -132,8 +135,8 @@ def test_votes_are_those_of_a_screen_without_the_pair(seed):
     neighbours, measured = Neighbours.of(cell, GeneOrder(cell.genes)), Measured.of(part, N)
     every = sets_of([[a, b] for a in range(N) for b in range(a + 1, N)])
     for rows in (None, rng.random(N) < 0.5):
-        votes = pair_votes(measured, neighbours, every.pairs(), rows)
-        for what, matrix in ((0, measured.pairs), (1, measured.tested)):
+        sums = pair_sums(measured, neighbours, every.pairs(), rows)
+        for kind, matrix in (("scores", measured.pairs), ("weights", measured.is_measured)):
             scores = matrix.toarray().astype(np.float64)
             for r, relation in enumerate(neighbours.matrices):
                 w = relation.toarray().astype(np.float64)
@@ -144,26 +147,34 @@ def test_votes_are_those_of_a_screen_without_the_pair(seed):
                     of_a, of_b = w[a].copy(), w[b].copy()
                     of_a[b] = of_b[a] = 0
                     expected[i] = w[a] @ left[:, b], w[b] @ left[:, a], of_a @ left @ of_b
-                np.testing.assert_allclose(votes[:, r, what::2], expected, atol=2e-5)
+                found = np.stack([getattr(summed, kind)[:, r] for summed in sums], axis=1)
+                np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+def test_worked_example_of_sums_gives_what_it_says():
+    result = doctest.testmod(messages)
+    assert result.attempted > 5
+    assert result.failed == 0
 
 
 @few
 @given(seed=seeds)
-def test_set_votes_are_those_of_the_sets_with_a_neighbour_instead(seed):
+def test_votes_on_larger_sets_are_those_of_the_sets_with_a_neighbour_instead(seed):
     _, cell, part = problem(seed, sizes=(3,))
     neighbours = Neighbours.of(cell, GeneOrder(cell.genes))
     triples = part.sets.genes.reshape(-1, 3)
     scores = {tuple(s): y for s, y in zip(triples, part.targets, strict=True)}
-    votes = set_votes(Measured.of(part, N), neighbours, part.sets)
+    sums = larger_set_sums(Measured.of(part, N), neighbours, part.sets)
     dense = [matrix.toarray() for matrix in neighbours.matrices]
     for place, (gene, owner) in enumerate(zip(part.sets.genes, part.sets.owner, strict=True)):
         rest = set(triples[owner]) - {gene}
         for r, relation in enumerate(dense):
             row = relation[gene]
             near = [(row[g], scores.get(tuple(sorted({*rest, g})))) for g in range(N)]
-            found = [(w, y) for w, y in near if w > 0 and y is not None]
-            expected = [sum(w * y for w, y in found), sum(w for w, _ in found)]
-            np.testing.assert_allclose(votes[place, r], expected, atol=1e-5)
+            votes = [(w, y) for w, y in near if w > 0 and y is not None]
+            expected = [sum(w * y for w, y in votes), sum(w for w, _ in votes)]
+            found = sums.scores[place, r], sums.weights[place, r]
+            np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @few
@@ -192,15 +203,15 @@ def test_a_gene_without_a_measured_set_has_zero_counts_and_no_effect(seed):
     assert not known.effects.seen[alone]
     assert np.isnan(known.negative[alone])
     sets = sets_of([[alone, other] for other in range(N) if other != alone])
-    votes = made.votes(Measured.of(rest, N), sets)
-    table = made(known, sets, votes)
+    sums = made.sums(Measured.of(rest, N), sets)
+    table = made(known, sets, sums)
     # After three columns of the set and two for each of the genes' come the votes of the pairs.
     unseen, least_count, min_voters = table[:, [2, 5, 12 + 2 * len(made.neighbours.names)]].T
     assert (unseen >= 1).all()
     assert (least_count == 0).all()
     assert (min_voters == 0).all()
     # In a relation that links the gene, its neighbours vote.
-    assert votes.pairs[:, :, [1, 3]].max() > 0
+    assert max(sums.pairs.first.weights.max(), sums.pairs.second.weights.max()) > 0
 
 
 def test_blocks_do_not_change_a_bit(monkeypatch):
@@ -220,16 +231,16 @@ def test_folds_are_by_set_and_even():
     assert not np.array_equal(hashed_sets(sets, 500, (1,)), hashed_sets(sets, 500, (2,)))
 
 
-def test_voters_are_the_measured_sets_next_to_a_set():
+def test_listed_votes_are_the_measured_sets_next_to_a_set():
     _, cell, part = problem(2)
     neighbours, measured = Neighbours.of(cell, GeneOrder(cell.genes)), Measured.of(part, N)
     known = {tuple(part.sets.take(np.array([i])).genes): y for i, y in enumerate(part.targets)}
     for asked in ((0, 1), (2, 5), (1, 4, 7)):
-        found = voters(measured, neighbours, asked)
+        found = votes_on(measured, neighbours, asked)
         assert all(v.score == pytest.approx(known[v.genes], rel=1e-6) for v in found)
         assert all(set(asked) - {v.replaced} < set(v.genes) for v in found)
         assert asked not in [v.genes for v in found]
-    assert not voters(measured, neighbours, (0, 1, 2, 3))
+    assert not votes_on(measured, neighbours, (0, 1, 2, 3))
 
 
 def genotypes_of(sets):

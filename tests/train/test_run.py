@@ -31,11 +31,11 @@ from deltacell.screen import Loader, Split
 from deltacell.train.callbacks.base import EpochResult
 from deltacell.train.callbacks.loggers import LoggerCallback
 from deltacell.train.checkpoints import Checkpoints
+from deltacell.train.compare_modes import run_modes
 from deltacell.train.config import LoggersConfig
 from deltacell.train.config.compose import compose
 from deltacell.train.data import load_data
 from deltacell.train.loop import Loop
-from deltacell.train.modes import run_modes
 from deltacell.train.position import Position
 from deltacell.train.predictor import (
     TrainedPredictor,
@@ -388,6 +388,6 @@ def test_a_mode_that_fails_says_which_and_why(monkeypatch):
     def run(command, **_):
         return SimpleNamespace(returncode=2, stdout="", stderr="error: the cell has left\n")
 
-    monkeypatch.setattr("deltacell.train.modes.subprocess.run", run)
+    monkeypatch.setattr("deltacell.train.compare_modes.subprocess.run", run)
     with pytest.raises(DeltacellError, match="the mode 'empty' failed: the cell has left"):
         run_modes(["experiment=demo"])

@@ -103,7 +103,13 @@ class Ranked(Ranking, Shown):
         result = super().to_json(most)
         if self.expected_hits:
             result["sentences"].insert(1, self._sentence_of_expected_hits())
+        result["sentences"][1:1] = self._sentences_of_refits()
         return result
+
+    def _sentences_of_refits(self) -> list[str]:
+        """Return how predictors were made that were fitted on all measurements."""
+        refits = [run.record.refitted for run in self.runs]
+        return list(dict.fromkeys(refit.sentence for refit in refits if refit is not None))
 
     def _sentence_of_expected_hits(self) -> str:
         parts = []

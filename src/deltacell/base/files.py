@@ -35,7 +35,8 @@ def new_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary name to fill, which becomes `path` when the block ends without an error.
 
     After an error `path` is unchanged and the temporary file is removed. Within a folder that this
-    process has `locked`, losing the lock meanwhile is such an error.
+    process has `locked`, losing the lock meanwhile is such an error; `check_locks` finds the lock
+    in `_HELD`.
     """
     # Absolute, because libraries take a relative ``s3:x`` for an address, and ``~`` for a home.
     path = Path(path).absolute()
@@ -89,7 +90,12 @@ class Lock:
 
 
 _HELD: list[Lock] = []
-"""The locks that this process holds."""
+"""The locks that this process holds, the newest last.
+
+It is global because `new_file`, which nearly everything is written with, has only a path: the lock
+around it was taken by a caller far above, who need not pass it through every function between them.
+Only `locked` changes the list.
+"""
 
 
 def check_locks(path: Path) -> None:

@@ -50,8 +50,8 @@ def measure(folder: Path | None, screen: str | None, quick: bool) -> dict[str, A
         sets = order.sets(data.screen.genotypes)
         part = Part(sets, data.screen.column("score").astype(np.float64))
         columns = PairColumns(data.cell, order, int(sets.sizes.max()))
-        votes = columns.votes(Measured.of(part, len(order)), sets)
-        columns(Known.of(part, len(order), 3.0), sets, votes)
+        sums = columns.sums(Measured.of(part, len(order)), sets)
+        columns(Known.of(part, len(order), 3.0), sets, sums)
 
     def train() -> None:
         trees.fit(data.cell, *training, validation=validation, draw_zeros=lambda ratio: zeros)

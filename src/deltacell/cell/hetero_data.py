@@ -98,7 +98,7 @@ def index_of_edges(edges: Any, place: str, fix: str) -> Ints:
     return index
 
 
-def numbers_of(values: Any, place: str, n: int) -> Any:
+def doubles_of(values: Any, place: str, n: int) -> Any:
     """Return one number per element of a tensor or list, as an array of float64."""
     numbers = _array(values, place, np.float64).ravel()
     if len(numbers) != n:
@@ -117,7 +117,7 @@ def _relation(edges: Any, name: str, n_genes: int, directed: Iterable[str] | Non
     source, target = index_of_edges(edges, place, fix)
     weight = edges.get("edge_weight")
     if weight is not None:
-        weight = numbers_of(weight, f"{place}.edge_weight", len(source))
+        weight = doubles_of(weight, f"{place}.edge_weight", len(source))
     if directed is not None:
         is_directed = name in directed
     elif "directed" in edges:

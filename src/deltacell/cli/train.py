@@ -60,7 +60,7 @@ def train(
 
 def _composed(overrides: list[str], folder: Path | None) -> Config:
     """Return the config of the overrides; if they name data but no model, one for the data."""
-    from deltacell.train.config.choose_settings import suited_config
+    from deltacell.train.config.choose_settings import chosen_sentence, suited_config
     from deltacell.train.config.compose import compose
 
     named = {word.partition("=")[0].lstrip("+") for word in overrides}
@@ -68,8 +68,7 @@ def _composed(overrides: list[str], folder: Path | None) -> Config:
     if chosen or not named & {"data.folder", "data.cell"}:
         return compose(overrides, folder=folder)
     config, settings = suited_config(overrides, folder)
-    text = " ".join(f"{key}={value}" for key, value in settings.items())
-    tell(f"No model was given; settings chosen for the data: {text}")
+    tell(chosen_sentence(settings))
     return config
 
 
@@ -101,6 +100,7 @@ def show_outcome(outcome: Outcome, config: Config) -> None:
     """Print how a training ended, its rates, and what to type next."""
     from deltacell.report.bench import print_rates
     from deltacell.report.progress import print_outcome
+    from deltacell.train.mode import MODES
 
     for notice in outcome.notices:
         typer.secho(f"note: {notice}", err=True)
@@ -109,7 +109,7 @@ def show_outcome(outcome: Outcome, config: Config) -> None:
     if outcome.phases is not None:
         print_rates([(config.mode, outcome.phases)])
     saved = config.model.trained_by == "loop"
-    print_outcome(outcome, learned=config.mode == "train", saved=saved)
+    print_outcome(outcome, learned=MODES[config.mode].is_whole, saved=saved)
 
 
 def modes(
@@ -123,7 +123,7 @@ def modes(
     """
     from deltacell.report.bench import print_marginals, print_phases, print_rates
     from deltacell.report.progress import progress_bar
-    from deltacell.train.modes import marginals, run_modes
+    from deltacell.train.compare_modes import marginals, run_modes
 
     with progress_bar() as report:
         times = run_modes(overrides or [], steps, report)

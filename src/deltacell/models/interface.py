@@ -107,7 +107,10 @@ class LabelledSets:
 
 @dataclass(frozen=True)
 class Vote:
-    """A measured set that a prediction for another set rests on."""
+    """One measured set that a prediction for another set rests on.
+
+    What predictors read are sums of votes, see `deltacell.models.pairs.messages.SummedVotes`.
+    """
 
     genes: tuple[int, ...]  # the measured set
     replaced: int  # the gene of the other set that is not in it

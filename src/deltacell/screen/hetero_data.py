@@ -9,7 +9,7 @@ import torch
 
 from deltacell.base.arrays import offsets_of
 from deltacell.base.errors import InputError
-from deltacell.cell.hetero_data import GENE, genes_of, index_of_edges, numbers_of
+from deltacell.cell.hetero_data import GENE, doubles_of, genes_of, index_of_edges
 from deltacell.screen.genotypes import Genotypes
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def screen_of(data: HeteroData, *, study: str, phenotype: str) -> Screen:
     order = np.argsort(owner, kind="stable")
     offsets = offsets_of(np.bincount(owner, minlength=len(score)))
     columns: dict[str, Any] = {
-        name: numbers_of(nodes[name], f"data['genotype'].{name}", len(score))
+        name: doubles_of(nodes[name], f"data['genotype'].{name}", len(score))
         for name in COLUMNS
         if name in nodes
     }
@@ -88,4 +88,4 @@ def add_genotypes(data: HeteroData, screen: Screen) -> HeteroData:
 def _scores(values: Any) -> Any:
     """Return the scores of a tensor or list of any length, as an array of float64."""
     n = len(values) if hasattr(values, "__len__") else 1
-    return numbers_of(values, "data['genotype'].phenotype", n)
+    return doubles_of(values, "data['genotype'].phenotype", n)

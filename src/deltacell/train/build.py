@@ -27,13 +27,14 @@ from deltacell.train.finite import FiniteGuard
 from deltacell.train.limits import Limits
 from deltacell.train.loaders import Loaders, build_loaders
 from deltacell.train.loop import Loop
+from deltacell.train.mode import MODES, Mode
 from deltacell.train.predictor import build_model
 from deltacell.train.rendering import Rendering
 from deltacell.train.run_directory import RunDirectory, meaning
 from deltacell.train.schedule import LearningRate
 from deltacell.train.signals import StopSignals
 from deltacell.train.state import TrainingState
-from deltacell.train.step import MODES, OptimizerStep, RankedTask
+from deltacell.train.step import OptimizerStep, RankedTask
 from deltacell.train.task import Task
 from deltacell.train.throughput import Throughput
 from deltacell.train.validation import Validator
@@ -57,6 +58,11 @@ class Training:
     capture: CaptureCallback
     timer: PhaseTimer
     attempt: int
+
+    @property
+    def mode(self) -> Mode:
+        """What the training executes."""
+        return MODES[self.config.mode]
 
     @property
     def model(self) -> Model:
@@ -87,7 +93,7 @@ def build_training(
         model.sets_per_call or config.data.batch_size,
         rank=fabric.global_rank,
         world_size=fabric.world_size,
-        has_whole_batches=MODES[config.mode].one_batch,
+        has_whole_batches=MODES[config.mode].repeats_first_batch,
     )
     limits = Limits.of(config, batches_per_epoch=len(loaders.training))
     ranked = RankedTask.of(fabric, task, config.optimizer)
@@ -137,7 +143,7 @@ def build_loop(
         attempt=training.attempt,
     )
     callbacks: list[Callback] = [phases]
-    if config.mode == "train":
+    if training.mode.writes_checkpoints:
         checkpoints = CheckpointCallback(
             config.trainer,
             directory,
@@ -154,7 +160,7 @@ def build_loop(
         callbacks.append(LoggerCallback(config.loggers, training.path, timer))
     callbacks.append(training.capture)
     step = OptimizerStep(
-        MODES[config.mode],
+        training.mode,
         training.ranked,
         training.state,
         LearningRate.of(config, training.loaders.steps_per_epoch),
@@ -163,7 +169,7 @@ def build_loop(
         timer=timer,
     )
     validator = Validator(
-        training.loaders.validation if config.mode == "train" else None,
+        training.loaders.validation if training.mode.validates else None,
         every=config.trainer.validate_every,
         epochs=training.limits.epochs,
     )
@@ -186,7 +192,7 @@ def _shown(training: Training, rendering: Rendering | None) -> list[Callback]:
     callbacks: list[Callback] = []
     if rendering is None:
         return callbacks
-    if config.mode == "train" and config.trainer.figures_every:
+    if training.mode.draws_figures and config.trainer.figures_every:
         folder = training.path / FIGURES
         every = config.trainer.figures_every
         callbacks.append(FiguresCallback(rendering, folder, every, training.timer))

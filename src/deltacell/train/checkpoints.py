@@ -2,6 +2,20 @@
 
 A checkpoint is written under a temporary name, flushed and renamed before old ones are deleted, so
 a kill or a full disk never leaves a partial file. Its file name is its step.
+
+All that a run needs to resume:
+
+- ``run.json``, the record, with the attempts until now (`deltacell.profile.record`)
+- ``config.yaml``, the sealed config; if it was deleted, the config in the checkpoint replaces it
+- ``split/``, the rows of each part
+- a file in ``checkpoints/``: the state of the training (`deltacell.train.state.TrainingState`, or
+  the predictor and its metrics if it was fitted in one call), and under ``meaning`` the config and
+  the checksums of the data (`deltacell.train.run_directory.meaning`)
+- ``members/``, the copied runs, if the predictor is an ensemble
+- the cell and the screen, which stay where the config says; their checksums are compared
+
+Without a checkpoint the run begins again. Nothing else in the run directory is read: metrics,
+phases, traces and figures are for users.
 """
 
 from __future__ import annotations

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from deltacell.train.config import Config
+from deltacell.train.mode import MODES
 from deltacell.train.position import Position
 
-MODE_STEPS = 50  # batches in a mode other than ``train``
+MODE_STEPS = 50  # batches in a mode that `is_limited`, unless the config says otherwise
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Limits:
     @classmethod
     def of(cls, config: Config, batches_per_epoch: int) -> Limits:
         """Return the limits of a config; a mode other than ``train`` runs some batches only."""
-        if config.mode == "train":
+        if not MODES[config.mode].is_limited:
             return cls.of_training(config)
         n_batches = config.mode_steps or MODE_STEPS
         return cls(epochs=-(-n_batches // batches_per_epoch), batches=n_batches)

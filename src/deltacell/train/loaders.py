@@ -28,7 +28,7 @@ class Loaders:
     training: Loader
     validation: Loader | None
     accumulate: int = 1  # batches of an optimizer step
-    has_whole_batches: bool = False  # whether every batch counts as a whole one, see `StepParts`
+    has_whole_batches: bool = False  # whether every batch counts as a whole one, see `Mode`
 
     @property
     def steps_per_epoch(self) -> int:

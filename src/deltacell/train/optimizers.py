@@ -31,7 +31,9 @@ def optimizer_names() -> list[str]:
 def build_optimizer(module: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     """Return a new optimizer; only matrices and embeddings have weight decay.
 
-    The fused implementation is used where there is one, unless the options say otherwise.
+    The fused implementation is used where there is one, unless the options say otherwise. The
+    learning rate is the initial one; `OptimizerStep` overwrites it before every update with what
+    `LearningRate` says of the position.
     """
     names = optimizer_names()
     if config.name not in names:
@@ -44,6 +46,7 @@ def build_optimizer(module: nn.Module, config: OptimizerConfig) -> torch.optim.O
         options.setdefault("fused", True)
     groups = parameter_groups(module, config.weight_decay)
     try:
+        # Only a first value, see above; but the optimizer checks it here.
         optimizer: torch.optim.Optimizer = optimizer_class(groups, lr=config.lr, **options)
     except (TypeError, ValueError, RuntimeError) as error:
         message = f"optimizer.name={config.name} refuses its options: {error}"

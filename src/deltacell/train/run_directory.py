@@ -45,6 +45,7 @@ from deltacell.profile.record import (
     read_run,
     write_run,
 )
+from deltacell.profile.refitted import Refitted
 from deltacell.screen import Split
 from deltacell.storage import new_directory
 from deltacell.train.checkpoints import Checkpoints
@@ -99,6 +100,7 @@ def create_run(
     *,
     world_size: int = 1,
     split: Split | None = None,
+    refitted: Refitted | None = None,
 ) -> None:
     """Make a new run directory, with the first attempt running."""
     started = now()
@@ -115,6 +117,7 @@ def create_run(
         versions=_versions(),
         commit=commit(),
         world_size=world_size,
+        refitted=refitted,
     )
     with new_directory(path, "run") as folder:
         write_config(folder, config, path)
@@ -176,7 +179,15 @@ def opened(path: Path, *, running: bool = False) -> Iterator[RunDirectory]:
 
 @dataclasses.dataclass
 class RunDirectory:
-    """A run that this process has locked, see `opened`."""
+    """A run that this process has locked, see `opened`.
+
+    Who may write into a run directory: the process that holds its lock, which is the first rank of
+    a training, writes the record, the config, the split, the checkpoints, the metrics, the figures
+    and what loggers write. The other ranks write only their own files in ``phases/`` and
+    ``traces/``, whose names contain the rank. Without the lock of the run, `deltacell evaluate`
+    fits baselines in ``baselines/``, where each is a run with a lock of its own, and `deltacell
+    predict` writes to ``rankings/``, where each ranking has a lock. Everything else only reads.
+    """
 
     path: Path
     record: RunRecord

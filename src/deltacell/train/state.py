@@ -43,7 +43,12 @@ class TrainingState:
         self.losses.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the content of a checkpoint; all ranks have to call this."""
+        """Return the content of a checkpoint; all ranks have to call this.
+
+        Three keys differ from the attributes, as saved runs have them: ``ema`` is `average`,
+        ``meter`` is `losses`, the sums of the epoch that the checkpoint interrupts, and ``loss`` is
+        the state of the loss function. `deltacell.train.checkpoints` lists what else a run needs.
+        """
         loss = self.task.loss
         device = self.fabric.device
         return {

@@ -18,6 +18,7 @@ from deltacell.train.config import OptimizerConfig
 from deltacell.train.epoch_losses import Losses
 from deltacell.train.finite import FiniteGuard
 from deltacell.train.loaders import StepBatches
+from deltacell.train.mode import Mode
 from deltacell.train.optimizers import build_optimizer
 from deltacell.train.schedule import LearningRate
 from deltacell.train.state import TrainingState
@@ -25,27 +26,6 @@ from deltacell.train.task import Prepared, Task
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-
-@dataclass(frozen=True)
-class StepParts:
-    """The parts of a step that a mode executes, in their order; batches are always loaded."""
-
-    forward: bool = True
-    backward: bool = True  # of an empty graph if there is no forward pass
-    update: bool = True  # of the weights; otherwise the gradients are forgotten
-    one_batch: bool = False  # whether the first batch is computed again and again
-
-
-MODES = {
-    "train": StepParts(),
-    "fixed": StepParts(one_batch=True),
-    "step": StepParts(update=False),
-    "forward": StepParts(backward=False, update=False),
-    "data": StepParts(forward=False, backward=False, update=False),
-    "empty": StepParts(forward=False),
-}
-"""What each mode executes."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +79,7 @@ class OptimizerStep:
 
     def __init__(
         self,
-        parts: StepParts,
+        mode: Mode,
         ranked: RankedTask,
         state: TrainingState,
         rate: LearningRate,
@@ -108,7 +88,7 @@ class OptimizerStep:
         guard: FiniteGuard,
         timer: PhaseTimer,
     ) -> None:
-        self.parts = parts
+        self.mode = mode
         self.ranked = ranked
         self.state = state
         self.rate = rate
@@ -149,15 +129,15 @@ class OptimizerStep:
         prepared = self.ranked.task.prepare(batch)
         self.timer.switch("transfer")
         prepared = prepared.to(self.ranked.fabric.device)
-        if self.parts.one_batch:
+        if self.mode.repeats_first_batch:
             self._only_batch = prepared
         return prepared
 
     def _compute(self, prepared: Prepared, *, share: float, is_last: bool) -> Losses | None:
         """Compute the losses of a batch and their gradients, as far as the mode asks for them."""
-        if not self.parts.backward:
-            return self._forward(prepared) if self.parts.forward else None
-        if not self.parts.forward:
+        if not self.mode.computes_gradients:
+            return self._forward(prepared) if self.mode.computes_loss else None
+        if not self.mode.computes_loss:
             self._backward_of_nothing()
             return None
         # Gradients are summed over ranks once per optimizer step, with those of the last batch.
@@ -193,14 +173,15 @@ class OptimizerStep:
         self.timer.switch("optimizer")
         optimizer = self.state.optimizer
         position = self.state.position
-        if self.parts.update:
+        if self.mode.updates_weights:
             if self.clip is not None:
                 nn.utils.clip_grad_norm_(self.ranked.task.parameters(), self.clip, foreach=True)
+            # The rate is a function of the position: whatever the optimizer had is overwritten.
             for group in optimizer.param_groups:
                 group["lr"] = self.rate(position)
             optimizer.step()
-        if self.parts.backward:
+        if self.mode.computes_gradients:
             optimizer.zero_grad()
-        if self.parts.update and self.state.average is not None:
+        if self.mode.updates_weights and self.state.average is not None:
             self.state.average.update(position.step)
         position.step += 1

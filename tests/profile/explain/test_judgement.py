@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from deltacell.base.errors import InputError
 from deltacell.profile.explain import Explanation, explain
+from deltacell.profile.explain.changes import common_ratio, uniform_ratio
 from deltacell.profile.explain.condition import read_condition
-from deltacell.profile.explain.judge import common_ratio, uniform_ratio
 from deltacell.profile.explain.noise import difference
 from deltacell_dev.bench import explain as bench
 from deltacell_dev.bench.explain import CPU, GPU, Case, cases, judge, run

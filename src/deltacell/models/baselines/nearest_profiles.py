@@ -53,14 +53,13 @@ class NearestProfiles(PairResiduals):
 
     def _pair_scores(self, pairs: GenePairs) -> Doubles:
         scores: Doubles = np.empty(len(pairs.first))
-        for genes, place, row in by_first_gene(pairs):
-            partner = pairs.second[place]
-            votes = self._votes_with(self._residuals, genes)[row, partner]
-            weights = self._votes_with(self._measured, genes)[row, partner]
-            scores[place] = votes / (self.shrinkage + weights)
+        for block in by_first_gene(pairs):
+            residuals = block.entries(self._sums_over(self._residuals, block.genes))
+            weights = block.entries(self._sums_over(self._measured, block.genes))
+            scores[block.pairs] = residuals / (self.shrinkage + weights)
         return scores
 
-    def _votes_with(self, values: sp.csr_array, genes: Ints) -> Doubles:
+    def _sums_over(self, values: sp.csr_array, genes: Ints) -> Doubles:
         """Return the sums of values over the neighbours of either gene, [len(genes), genes]."""
         of_neighbours = self._similar[genes] @ values
         of_partners_neighbours = values[genes] @ self._similar

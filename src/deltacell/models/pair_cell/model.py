@@ -39,10 +39,10 @@ class PairCell(Model):
     .. math:: w_h(a, a') = \exp(\theta_h \cdot A_{aa'} + q_h(x_a) \cdot k_h(x_{a'}))
 
     with A the weights in each relation and x the vectors. For each ordered pair (a, b) of a set,
-    the vote of a head is the weighted mean residual of the measured pairs (a', b); for each
+    each head has the weighted mean residual of the measured pairs (a', b); for each
     unordered pair also that of the measured pairs (a', b'); for a set of three or more also that of
-    the measured sets with a' in place of a. A symmetric network reads the votes, the vectors and
-    the relations of each pair, and the mean over pairs gives the score.
+    the measured sets with a' in place of a. A symmetric network reads these mean residuals, the
+    vectors and the relations of each pair, and the mean over pairs gives the score.
 
     In training, the sets of the batch do not count as measured, residuals come from the other folds
     of sets, and in half of the steps a share ``drop_genes`` of the genes is treated as unseen.
@@ -174,29 +174,29 @@ class PairCell(Model):
             keys, _, folds = self._known(size)
             row, found = _look_up(keys, _keys(genes, self.n_genes))
             fold = torch.where(found, folds[row], fold)
-            # The sets of the batch do not vote.
+            # The sets of the batch enter no mean.
             # A set that was not measured marks a place after the last.
             places = torch.where(found, row, len(keys))
             marks = torch.zeros(len(keys) + 1, dtype=torch.bool, device=keys.device)
             own[size] = marks.index_fill(0, places, True)[:-1]
         # Keys use only the fixed inputs of neighbours, so they are the same for all folds.
         key = self.key(self.encoder(functional.pad(self.inputs, (0, 3))))
-        context = _Context(fold, kept, own, key.view(-1, self.heads, 8))
+        step = _Step(fold, kept, own, key.view(-1, self.heads, 8))
         effect = self.effect[fold[:, None], genes] * kept[genes]
         score = self.intercept[fold] + effect.sum(dim=1)
         count = self.count[fold[:, None], genes]
         seen = (count > 0) & kept[genes]
         state = torch.stack([effect * seen, torch.log1p(count) * seen, seen.to(effect)], dim=-1)
         x: Tensor = self.encoder(torch.cat([self.inputs[genes], state], dim=-1))
-        votes = self.effect.new_zeros(b, 2 * self.heads)
+        of_rests = self.effect.new_zeros(b, 2 * self.heads)
         if size > 2:
-            replaced = [self._replace(genes, i, x[:, i], context, 2) for i in range(size)]
-            votes = torch.stack(replaced).mean(dim=0)
+            replaced = [self._replace(genes, i, x[:, i], step, 2) for i in range(size)]
+            of_rests = torch.stack(replaced).mean(dim=0)
         if not n_pairs:
-            single: Tensor = self.read_set(functional.pad(votes, (self.hidden, 0))).squeeze(1)
+            single: Tensor = self.read_set(functional.pad(of_rests, (self.hidden, 0))).squeeze(1)
             return score + single
         first, second = torch.triu_indices(size, size, 1, device=genes.device)
-        spread = context._replace(fold=fold.repeat_interleave(n_pairs))
+        spread = step._replace(fold=fold.repeat_interleave(n_pairs))
         pair = torch.stack([genes[:, first], genes[:, second]], dim=2).view(-1, 2)
         a, c = x[:, first].reshape(-1, self.hidden), x[:, second].reshape(-1, self.hidden)
         one, other = (self._replace(pair, i, v, spread, 0) for i, v in ((0, a), (1, c)))
@@ -205,14 +205,14 @@ class PairCell(Model):
         row, found = _look_up(self.edge_keys, pair[:, 0] * self.n_genes + pair[:, 1])
         inputs = torch.cat([*parts, self.edge_weights[row] * found[:, None]], dim=1)
         read = self.read_pair(inputs).view(b, n_pairs, -1).mean(dim=1)
-        left: Tensor = self.read_set(torch.cat([read, votes], dim=1)).squeeze(1)
+        left: Tensor = self.read_set(torch.cat([read, of_rests], dim=1)).squeeze(1)
         return score + left
 
-    def _weights(self, gene: Tensor, x: Tensor, nearest: int, context: _Context) -> Tensor:
+    def _weights(self, gene: Tensor, x: Tensor, nearest: int, step: _Step) -> Tensor:
         """Return the logarithm of the weight of each neighbour, [b, K, heads]."""
         neighbour = self.candidates[gene, :nearest]
         query = self.query(x).view(-1, 1, self.heads, 8)
-        match = (query * context.key[neighbour]).sum(dim=-1) / 8**0.5
+        match = (query * step.key[neighbour]).sum(dim=-1) / 8**0.5
         linked = self.relation(self.edge_weights[self.candidate_edges[gene, :nearest]])
         logarithm: Tensor = (match + linked).clamp(-8, 8)
         return logarithm
@@ -222,35 +222,35 @@ class PairCell(Model):
         genes: Tensor,
         place: int,
         x: Tensor,
-        context: _Context,
+        step: _Step,
         doubt: int,
     ) -> Tensor:
-        """Return the vote of the measured sets with a neighbour in place of one gene, [b, 2H]."""
+        """Return the `_mean_residual` of the sets with a neighbour in place of a gene, [b, 2H]."""
         size = genes.shape[1]
         neighbour = self.candidates[genes[:, place]]
         rest = torch.cat([genes[:, :place], genes[:, place + 1 :]], dim=1)
         others = rest[:, None, :].expand(-1, neighbour.shape[1], -1)
         sets = torch.cat([others, neighbour[..., None]], dim=2)
-        weights = self._weights(genes[:, place], x, neighbour.shape[1], context)
-        return self._vote(sets.view(-1, size), weights, context, doubt)
+        weights = self._weights(genes[:, place], x, neighbour.shape[1], step)
+        return self._mean_residual(sets.view(-1, size), weights, step, doubt)
 
-    def _between(self, pair: Tensor, a: Tensor, c: Tensor, context: _Context) -> Tensor:
-        """Return the vote of the measured pairs between two neighbourhoods, [b, 2H]."""
+    def _between(self, pair: Tensor, a: Tensor, c: Tensor, step: _Step) -> Tensor:
+        """Return the `_mean_residual` of the pairs between two neighbourhoods, [b, 2H]."""
         first, second = (self.candidates[pair[:, i], : self.nearest_both] for i in range(2))
         k = first.shape[1]
         each = first[:, :, None].expand(-1, -1, k), second[:, None, :].expand(-1, k, -1)
         sets = torch.stack(each, dim=3)
-        one, other = (self._weights(pair[:, i], x, k, context) for i, x in ((0, a), (1, c)))
+        one, other = (self._weights(pair[:, i], x, k, step) for i, x in ((0, a), (1, c)))
         weights = (one[:, :, None] + other[:, None, :]).flatten(1, 2)
         # The two genes are not part of each other's neighbourhoods.
         apart = (sets[..., 0] != pair[:, 1, None, None]) & (sets[..., 1] != pair[:, 0, None, None])
-        return self._vote(sets.view(-1, 2), weights, context, 1, apart.flatten(1))
+        return self._mean_residual(sets.view(-1, 2), weights, step, 1, apart.flatten(1))
 
-    def _vote(
+    def _mean_residual(
         self,
         sets: Tensor,
         log_weights: Tensor,
-        context: _Context,
+        step: _Step,
         doubt: int,
         allowed: Tensor | None = None,
     ) -> Tensor:
@@ -262,18 +262,18 @@ class PairCell(Model):
         keys, scores, _ = self._known(size)
         row, found = _look_up(keys, _keys(ordered, self.n_genes))
         # Sets with a repeated gene, or one that is treated as unseen, do not exist.
-        found = found & (ordered.diff(dim=1) > 0).all(dim=1) & context.kept[ordered].all(dim=1)
-        if size in context.own:
-            found = found & ~context.own[size][row]
-        fold = context.fold.repeat_interleave(k)
+        found = found & (ordered.diff(dim=1) > 0).all(dim=1) & step.kept[ordered].all(dim=1)
+        if size in step.own:
+            found = found & ~step.own[size][row]
+        fold = step.fold.repeat_interleave(k)
         additive = self.intercept[fold] + self.effect[fold[:, None], ordered].sum(dim=1)
         residual = (scores[row] - additive).view(b, k)
         mask = found.view(b, k) if allowed is None else found.view(b, k) & allowed
         weights = log_weights.exp() * mask[..., None]
         total = weights.sum(dim=1)
-        vote = (weights * residual[..., None]).sum(dim=1)
-        vote = vote / (total + functional.softplus(self.doubt[doubt]))
-        return torch.cat([vote, torch.log1p(total)], dim=1)
+        weighted = (weights * residual[..., None]).sum(dim=1)
+        mean = weighted / (total + functional.softplus(self.doubt[doubt]))
+        return torch.cat([mean, torch.log1p(total)], dim=1)
 
     def _known(self, size: int) -> list[Tensor]:
         """Return the keys, ascending, the scores and the folds of the measured sets of one size."""
@@ -297,7 +297,8 @@ class PairCell(Model):
         rank = np.arange(len(best)) - np.searchsorted(row[best], row[best])
         near = (rank < nearest) & (total[best] > 0)
         chosen, rank = best[near], rank[near]
-        # A gene with fewer neighbours is padded with itself, which never votes.
+        # A gene with fewer neighbours is padded with itself; in its own place, that is the set
+        # itself, which counts as measured only if a training set is scored after training.
         candidates = np.repeat(np.arange(n)[:, None], nearest, axis=1)
         edges = np.zeros((n, nearest), dtype=np.int64)
         candidates[row[chosen], rank], edges[row[chosen], rank] = column[chosen], chosen
@@ -318,8 +319,8 @@ def _buffer(array: AnyArray) -> Tensor:
     return nn.Buffer(torch.from_numpy(np.ascontiguousarray(array)), persistent=False)
 
 
-class _Context(NamedTuple):
-    """The context of a step."""
+class _Step(NamedTuple):
+    """What counts as measured in one step, and the keys of the genes."""
 
     fold: Tensor  # the fold of each set
     kept: Tensor  # which genes count as measured

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,8 @@ from deltacell.models.interface import Vote
 from deltacell.models.pair_trees.calibration import Calibration, calibrated
 from deltacell.models.pairs.columns import Known, PairColumns, training_columns
 from deltacell.models.pairs.context import ContextColumns
-from deltacell.models.pairs.messages import Measured, Neighbours, voters
+from deltacell.models.pairs.messages import Measured, Neighbours, votes_on
+from deltacell.profile.refitted import Chosen
 
 # With the columns of other studies, 15 leaves were better than 7 by validation for 5,000 pairs of
 # Collins 2007 (mean Pearson of three seeds 0.595, and 0.578 with 7).
@@ -137,6 +138,8 @@ class PairTrees(FittedPredictor):
         return _Rows(table, scores, np.ones(len(sets), dtype=bool))
 
     def _n_fits(self, data: FitData) -> int:
+        if data.chosen is not None:
+            return len(data.chosen.rounds)
         has_context = bool(self._studies.columns)
         return CONTEXT_FITS if has_context and len(data.training.sets) <= _SMALL else 1
 
@@ -149,11 +152,12 @@ class PairTrees(FittedPredictor):
     ) -> str:
         """Fit the score of a hit, less that of the additive model; repeats draw other samples."""
         checks = None if validation is None else (validation.table, validation.residuals)
+        rounds = self.rounds if data.chosen is None else data.chosen.rounds[repeat]
         return boosted(
             rows.table,
             rows.residuals,
             {**self._parameters(data), "seed": data.seed + repeat * _NEXT_SEED},
-            self.rounds,
+            rounds,
             data.report,
             validation=checks,
             patience=self.patience,
@@ -167,6 +171,10 @@ class PairTrees(FittedPredictor):
         validation: _Rows | None,
     ) -> State:
         """Fit which sets are hits, calibrated on the grid of tested sets."""
+        kept = data.chosen
+        rounds = self.rounds
+        if kept is not None and kept.rounds_of_hits is not None:
+            rounds = kept.rounds_of_hits
         checks = None
         if validation is not None and len(zeros.validation):
             with data.phase("columns"):
@@ -178,7 +186,7 @@ class PairTrees(FittedPredictor):
                 rows.table,
                 rows.is_hit.astype(np.float64),
                 {**self._parameters(data), "objective": "binary"},
-                self.rounds,
+                rounds,
                 data.report,
                 validation=checks,
                 patience=self.patience,
@@ -191,7 +199,21 @@ class PairTrees(FittedPredictor):
                 odds = predicted(booster(hit), table, raw_score=True)
                 weight = np.repeat([1.0, zeros.each_validation], counts)
                 calibration = calibrated(odds, label, weight, calibration.shift)
+        if kept is not None and kept.shift is not None and kept.slope is not None:
+            calibration = Calibration(kept.shift, kept.slope)
         return {"hit": hit, "shift": calibration.shift, "slope": calibration.slope}
+
+    def chosen(self) -> Chosen:
+        """Return the numbers of trees and, with trees for hits, their calibration."""
+        rounds = tuple(trees.num_trees() for trees in self._sizes)
+        if self._hit is None:
+            return Chosen(rounds=rounds)
+        return Chosen(
+            rounds=rounds,
+            rounds_of_hits=self._hit.num_trees(),
+            shift=self._calibration.shift,
+            slope=self._calibration.slope,
+        )
 
     def _parameters(self, data: FitData) -> dict[str, Any]:
         """Return the parameters of LightGBM."""
@@ -233,7 +255,7 @@ class PairTrees(FittedPredictor):
         self._prepared_for = training.sets.genes
 
     def _table(self, cell: Cell, order: GeneOrder, sets: GeneSets) -> Floats:
-        table = self._columns(self._known, sets, self._columns.votes(self._measured, sets))
+        table = self._columns(self._known, sets, self._columns.sums(self._measured, sets))
         if not self._studies.columns:
             return table
         return np.concatenate([table, self._studies(cell, order, sets)], axis=1)
@@ -254,21 +276,23 @@ class PairTrees(FittedPredictor):
         return mean
 
     def evidence(self, cell: Cell, genes: Sequence[int]) -> list[Vote]:
-        """Return the measured sets next to a set of two or more genes, by descending weight."""
+        """Return the measured sets that differ from a set in one gene, by descending weight.
+
+        These are most of what the score rests on, but not all: the sums over pairs with neighbours
+        in place of *both* genes (``both`` of `PairSums`) enter the score too and are not listed.
+        """
         order = self._order_for(cell)
         places = tuple(sorted(int(order.place[gene]) for gene in genes))
         both = zip(self._columns.neighbours, self._known.alike, strict=True)
-        neighbours = Neighbours(*(one + other for one, other in both))
+        neighbours = Neighbours(*(of_cell + of_scores for of_cell, of_scores in both))
         return [
-            Vote(
-                tuple(order.gene[list(voter.genes)].tolist()),
-                replaced=int(order.gene[voter.replaced]),
-                by=int(order.gene[voter.by]),
-                score=voter.score,
-                relation=voter.relation,
-                weight=voter.weight,
+            replace(
+                vote,
+                genes=tuple(order.gene[list(vote.genes)].tolist()),
+                replaced=int(order.gene[vote.replaced]),
+                by=int(order.gene[vote.by]),
             )
-            for voter in voters(self._measured, neighbours, places)
+            for vote in votes_on(self._measured, neighbours, places)
         ]
 
 

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from deltacell.models.pairs.messages import (
         Measured,
         Neighbours,
-        pair_votes,
-        set_votes,
-        voters,
+        larger_set_sums,
+        pair_sums,
+        votes_on,
     )
 
 __all__ = ["Known", "Measured", "Neighbours", "PairCell", "PairColumns", "PairTrees", "Zeros"]
-__all__ += ["pair_votes", "set_votes", "training_columns", "voters"]
+__all__ += ["larger_set_sums", "pair_sums", "training_columns", "votes_on"]
 
-_MESSAGES = ("Measured", "Neighbours", "pair_votes", "set_votes", "voters")
+_MESSAGES = ("Measured", "Neighbours", "larger_set_sums", "pair_sums", "votes_on")
 _COLUMNS = ("Known", "PairColumns", "training_columns")
 __getattr__ = exports(
     __name__,

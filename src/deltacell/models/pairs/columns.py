@@ -28,20 +28,23 @@ from deltacell.models.fitted.predictor import Part, State
 from deltacell.models.gene_vectors import chosen_features, feature_vectors
 from deltacell.models.pairs.messages import (
     PROFILE_WIDTH,
-    SUMS,
     Measured,
     Neighbours,
+    PairSums,
+    SummedVotes,
     alike,
     by_first_gene,
-    pair_votes,
+    larger_set_sums,
+    pair_sums,
     profiles,
-    set_votes,
 )
 
 _RANKS, _RANK_AROUND = (8, 24, 48), 24  # of the low-rank columns, and of those over neighbours
 _COMPONENTS = 16  # of a profile, and of a gene's place in the networks, that become columns
 _NUMBERS = ("count", "negative", "factors", "values")  # of the statistics, in a saved state
-_FEW_VOTERS, _FEW_BOTH = 0.1, 0.02  # added to the number of voters, to shrink votes toward 0
+# Added to sums of weights, to shrink mean votes toward 0.
+_FEW_VOTERS = 0.1
+_FEW_BOTH = 0.02
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,18 +103,22 @@ def _factors(measured: Measured) -> tuple[Doubles, Doubles]:
     return vectors[:, leading], values[leading]
 
 
-class Votes(NamedTuple):
-    """The votes on some sets, as sums."""
+class SetSums(NamedTuple):
+    """The summed votes on some sets."""
 
-    pairs: Floats  # `pair_votes` for the pairs within the sets
-    larger: Floats | None  # `set_votes` for the sets; None if the columns are for pairs
+    pairs: PairSums  # on the pairs within the sets
+    larger: SummedVotes | None  # on the sets, by gene; None if no set has three or more genes
 
-    def take(self, sets: GeneSets, rows: Ints) -> Votes:
+    def take(self, sets: GeneSets, rows: Ints) -> SetSums:
+        """Return the sums of some of the sets."""
         sizes = sets.sizes
         n_pairs = sizes * (sizes - 1) // 2
-        at = ragged_positions(offsets_of(n_pairs)[rows], n_pairs[rows])
+        of_pairs = ragged_positions(offsets_of(n_pairs)[rows], n_pairs[rows])
+        pairs = self.pairs.take(of_pairs)
+        if self.larger is None:
+            return SetSums(pairs, None)
         of_genes = ragged_positions(sets.offsets[rows], sizes[rows])
-        return Votes(self.pairs[at], None if self.larger is None else self.larger[of_genes])
+        return SetSums(pairs, self.larger.take(of_genes))
 
 
 class PairColumns:
@@ -148,7 +155,7 @@ class PairColumns:
         self,
         known: Known,
         sets: GeneSets,
-        votes: Votes,
+        sums: SetSums,
         fixed: Floats | None = None,
     ) -> Floats:
         """Return the columns of sets, [sets, columns].
@@ -162,8 +169,8 @@ class PairColumns:
         genes = np.column_stack([effects.known, known.count, known.negative, around])
         low_rank = known.factors[pairs.first] * known.factors[pairs.second] * known.values
         of_pairs: list[AnyArray] = [
-            _vote_columns(_residual_votes(votes.pairs, pairs, effects, around)),
-            _vote_columns(_votes_of_alike(known, pairs)),
+            _vote_columns(_residual_sums(sums.pairs, pairs, effects, around)),
+            _vote_columns(_sums_of_alike(known, pairs)),
             np.stack([low_rank[:, :rank].sum(axis=1) for rank in _RANKS], axis=1),
             self._low_rank_around(known, pairs),
         ]
@@ -172,8 +179,8 @@ class PairColumns:
             aggregated(genes[sets.genes], sets.offsets, ("min", "max")),
             aggregated(np.concatenate(of_pairs, axis=1), pairs.offsets, self.over_pairs),
         ]
-        if votes.larger is not None:
-            own.append(_set_vote_columns(votes.larger, sets, effects, around))
+        if sums.larger is not None:
+            own.append(_larger_set_columns(sums.larger, sets, effects, around))
         own.append(self.fixed(sets) if fixed is None else fixed)
         return np.concatenate(own, axis=1, dtype=np.float32)
 
@@ -183,10 +190,12 @@ class PairColumns:
         other._around = None
         return other
 
-    def votes(self, measured: Measured, sets: GeneSets, rows: Bools | None = None) -> Votes:
-        """Return the votes on sets; for ``rows`` see `pair_votes`."""
-        larger = set_votes(measured, self.neighbours, sets) if self.largest > 2 else None
-        return Votes(pair_votes(measured, self.neighbours, sets.pairs(), rows), larger)
+    def sums(self, measured: Measured, sets: GeneSets, rows: Bools | None = None) -> SetSums:
+        """Sum the votes on sets; for ``rows`` see `pair_sums`."""
+        pairs = pair_sums(measured, self.neighbours, sets.pairs(), rows)
+        if self.largest == 2:
+            return SetSums(pairs, None)
+        return SetSums(pairs, larger_set_sums(measured, self.neighbours, sets))
 
     def fixed(self, sets: GeneSets) -> Floats:
         """Return the columns that do not depend on the measured sets, [sets, columns]."""
@@ -215,98 +224,110 @@ class PairColumns:
 
     def _low_rank_around(self, known: Known, pairs: GenePairs) -> Floats:
         """Return the low-rank score with one gene, and with both, replaced by their neighbours."""
-        here_too, values = known.factors[:, :_RANK_AROUND], known.values[:_RANK_AROUND]
+        factors = known.factors[:, :_RANK_AROUND]
+        values = known.values[:_RANK_AROUND]
         columns = np.zeros((len(pairs.first), 2 * len(self.neighbours.names)), dtype=np.float32)
         around = [mean[:, 1:] for mean in self._means_around(known)]
-        for genes, at, here in by_first_gene(pairs):
-            second = pairs.second[at]
-            own = here_too[genes] * values
+        for block in by_first_gene(pairs):
+            own = factors[block.genes] * values
             for i, mean in enumerate(around):
-                other = mean[genes] * values
-                one = other @ here_too.T + own @ mean.T
+                near_first = mean[block.genes] * values
+                one_replaced = near_first @ factors.T + own @ mean.T
+                both_replaced = near_first @ mean.T
                 # Rounded, so that zeros are exact however the product is cut into blocks.
-                columns[at, 2 * i] = one[here, second].round(9)
-                columns[at, 2 * i + 1] = (other @ mean.T)[here, second].round(9)
+                columns[block.pairs, 2 * i] = block.entries(one_replaced).round(9)
+                columns[block.pairs, 2 * i + 1] = block.entries(both_replaced).round(9)
         return columns
 
     def _fixed_pair_columns(self, pairs: GenePairs) -> Floats:
         relations, weights = len(self.neighbours.names), self.neighbours.weights
         width = 2 * relations + len(self.profiles)
         tables = np.zeros((len(pairs.first), width), dtype=np.float32)
-        for genes, at, here in by_first_gene(pairs):
-            second = pairs.second[at]
+        for block in by_first_gene(pairs):
             for i, (weight, linked) in enumerate(zip(weights, self._linked, strict=True)):
-                tables[at, i] = weight[genes].toarray()[here, second]
-                tables[at, relations + i] = (linked[genes] @ linked).toarray()[here, second]
+                common = (linked[block.genes] @ linked).toarray()
+                tables[block.pairs, i] = block.entries(weight[block.genes].toarray())
+                tables[block.pairs, relations + i] = block.entries(common)
             for i, profile in enumerate(self.profiles):
-                tables[at, 2 * relations + i] = (profile[genes] @ profile.T)[here, second]
+                cosine = profile[block.genes] @ profile.T
+                tables[block.pairs, 2 * relations + i] = block.entries(cosine)
         values = np.concatenate([self.narrow, self.components], axis=1)
         product = values[pairs.first] * values[pairs.second]
         difference = np.abs(self.components[pairs.first] - self.components[pairs.second])
         return np.concatenate([tables, product, difference], axis=1)
 
 
-def _vote_columns(votes: Floats) -> Floats:
+def _vote_columns(sums: PairSums) -> Floats:
     """Return seven columns per relation, [pairs, relations * 7], symmetric in the two genes."""
-    first, first_n, second, second_n, both, both_n = np.moveaxis(votes, 2, 0)
-    one, other = first / (first_n + _FEW_VOTERS), second / (second_n + _FEW_VOTERS)
+    first, second, both = sums
+    mean_of_first = first.scores / (first.weights + _FEW_VOTERS)
+    mean_of_second = second.scores / (second.weights + _FEW_VOTERS)
+    weights = first.weights + second.weights
     columns = [
-        np.minimum(one, other),
-        np.maximum(one, other),
-        (first + second) / (first_n + second_n + _FEW_VOTERS),
-        np.minimum(first_n, second_n),
-        np.maximum(first_n, second_n),
-        both / (both_n + _FEW_BOTH),
-        both_n,
+        np.minimum(mean_of_first, mean_of_second),
+        np.maximum(mean_of_first, mean_of_second),
+        (first.scores + second.scores) / (weights + _FEW_VOTERS),
+        np.minimum(first.weights, second.weights),
+        np.maximum(first.weights, second.weights),
+        both.scores / (both.weights + _FEW_BOTH),
+        both.weights,
     ]
     # The width is stated, since it cannot be inferred if there are no pairs.
-    n_relations = votes.shape[1]
-    return np.stack(columns, axis=2).reshape(len(votes), n_relations * len(columns))
+    n_pairs, n_relations = both.scores.shape
+    return np.stack(columns, axis=2).reshape(n_pairs, n_relations * len(columns))
 
 
-def _residual_votes(
-    votes: Floats,
+def _residual_sums(
+    sums: PairSums,
     pairs: GenePairs,
     effects: GeneEffects,
     around: Doubles,
-) -> Floats:
-    """Return the votes minus the expectation of the additive model.
+) -> PairSums:
+    """Return the sums of scores minus the expectation of the additive model.
 
     The effect of each neighbour of a gene is taken as the mean over all its neighbours, so that the
     sums of scores can be reused when the additive model changes with the fold.
     """
-    residual = votes.copy()
-    at = (pairs.first, pairs.second)
-    for place, (gene, other) in enumerate((at, at[::-1])):
-        expected = effects.intercept + effects.effect[other][:, None] + around[gene]
-        residual[..., 2 * place] -= votes[..., 2 * place + 1] * expected
-    expected = effects.intercept + around[pairs.first] + around[pairs.second]
-    residual[..., 4] -= votes[..., 5] * expected
-    return residual
+    near_first = around[pairs.first]
+    near_second = around[pairs.second]
+    effect_of_first = effects.effect[pairs.first][:, None]
+    effect_of_second = effects.effect[pairs.second][:, None]
+    return PairSums(
+        _minus(sums.first, effects.intercept + effect_of_second + near_first),
+        _minus(sums.second, effects.intercept + effect_of_first + near_second),
+        _minus(sums.both, effects.intercept + near_first + near_second),
+    )
 
 
-def _set_vote_columns(
-    votes: Floats,
+def _minus(sums: SummedVotes, expected: Doubles) -> SummedVotes:
+    """Return the sums of scores less the expected score, [rows, relations]."""
+    residuals = sums.scores - sums.weights * expected
+    return SummedVotes(residuals.astype(np.float32), sums.weights)
+
+
+def _larger_set_columns(
+    sums: SummedVotes,
     sets: GeneSets,
     effects: GeneEffects,
     around: Doubles,
 ) -> Floats:
-    """Return the vote on each larger set and the number of voters, [sets, relations * 2]."""
-    rest = effects.score(sets)[sets.owner] - effects.effect[sets.genes]
-    expected = rest[:, None] + around[sets.genes]
-    scores, voters = sets.total(votes[..., 0] - votes[..., 1] * expected), sets.total(votes[..., 1])
-    columns = np.stack([scores / (voters + _FEW_VOTERS), voters], axis=2)
-    return columns.reshape(len(sets), 2 * votes.shape[1]).astype(np.float32)
+    """Return the mean vote on each larger set and the sum of weights, [sets, relations * 2]."""
+    effects_of_rest = effects.score(sets)[sets.owner] - effects.effect[sets.genes]
+    expected = effects_of_rest[:, None] + around[sets.genes]
+    scores = sets.total(sums.scores - sums.weights * expected)
+    weights = sets.total(sums.weights)
+    columns = np.stack([scores / (weights + _FEW_VOTERS), weights], axis=2)
+    n_relations = sums.scores.shape[1]
+    return columns.reshape(len(sets), 2 * n_relations).astype(np.float32)
 
 
-def _votes_of_alike(known: Known, pairs: GenePairs) -> Floats:
-    """Return the votes of genes with similar interactions, 0 for pairs with an unseen gene."""
-    votes = np.zeros((len(pairs.first), 1, len(SUMS)), dtype=np.float32)
-    seen = np.flatnonzero(known.effects.seen[pairs.first] & known.effects.seen[pairs.second])
-    if len(seen):
-        some = GenePairs(pairs.first[seen], pairs.second[seen], np.arange(len(seen) + 1))
-        votes[seen] = pair_votes(known.residuals, known.alike, some)
-    return votes
+def _sums_of_alike(known: Known, pairs: GenePairs) -> PairSums:
+    """Sum the votes of genes with similar interactions, 0 for pairs with an unseen gene."""
+    is_seen = known.effects.seen[pairs.first] & known.effects.seen[pairs.second]
+    seen = np.flatnonzero(is_seen)
+    seen_pairs = GenePairs(pairs.first[seen], pairs.second[seen], np.arange(len(seen) + 1))
+    sums = pair_sums(known.residuals, known.alike, seen_pairs)
+    return sums.spread(seen, len(pairs.first))
 
 
 def training_columns(
@@ -332,12 +353,12 @@ def training_columns(
         sets = sets.followed_by(others)
     fixed = columns.fixed(sets)
     found: list[tuple[Floats, Ints]] = []
-    votes = columns.votes(Measured.of(part, n), sets)
+    sums = columns.sums(Measured.of(part, n), sets)
     fold = set_folds(sets, n, folds, seed)
     for k in range(folds):
         rows, kept = np.flatnonzero(fold == k), np.flatnonzero(fold[:n_part] != k)
         known = Known.of(part.take(kept), n, penalty, share=len(kept) / n_part)
-        of_fold = columns(known, sets.take(rows), votes.take(sets, rows), fixed[rows])
+        of_fold = columns(known, sets.take(rows), sums.take(sets, rows), fixed[rows])
         found.append((of_fold, rows))
     for turn in range(rounds):
         of_gene = np.random.default_rng([seed, 1, turn]).integers(gene_folds, size=n)
@@ -350,8 +371,8 @@ def training_columns(
             kept, rows = np.flatnonzero(~has_one), np.flatnonzero(chosen == k)
             if len(kept) and len(rows):
                 rest, some = part.take(kept), sets.take(rows)
-                votes = columns.votes(Measured.of(rest, n), some, left_out)
-                found.append((columns(Known.of(rest, n, penalty), some, votes, fixed[rows]), rows))
+                sums = columns.sums(Measured.of(rest, n), some, left_out)
+                found.append((columns(Known.of(rest, n, penalty), some, sums, fixed[rows]), rows))
     tables, rows_of = zip(*found, strict=True)
     return np.concatenate(tables), np.concatenate(rows_of)
 

@@ -92,10 +92,10 @@ class StudyColumns:
     def __call__(self, cell: Cell, order: GeneOrder, sets: GeneSets) -> Floats:
         """Return the columns of sets, [sets, columns]."""
         none = np.empty((len(sets), 0), dtype=np.float32)
-        votes = self._columns.votes(self._sets, sets)
+        sums = self._columns.sums(self._sets, sets)
         parts = [
             self._own_scores(sets),
-            self._columns(self.known, sets, votes, fixed=none),
+            self._columns(self.known, sets, sums, fixed=none),
             _expected(self.study.predictor, cell, order, sets),
         ]
         return np.concatenate(parts, axis=1, dtype=np.float32)

@@ -31,8 +31,9 @@ from deltacell.profile.explain.account import (
 from deltacell.profile.explain.advice import UNEVEN_RUN, advice_on
 from deltacell.profile.explain.causes import BusyTime, Cause, CauseKind
 from deltacell.profile.explain.certain import Certain, certain_differences
+from deltacell.profile.explain.changes import MOSTLY
 from deltacell.profile.explain.doubts import doubts_of_one, doubts_of_two, rank_difference
-from deltacell.profile.explain.judge import MOSTLY, MUCH
+from deltacell.profile.explain.judge import MUCH
 from deltacell.profile.explain.noise import Difference, Pace, difference
 from deltacell.profile.explain.programs import ProgramPair
 from deltacell.profile.explain.ranks import late_rank, straggler

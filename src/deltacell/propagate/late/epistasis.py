@@ -24,7 +24,7 @@ class SubsetUnits:
     """Shared rows, each with every subset of the genes that touch it."""
 
     row: Ints  # the number of the shared row, [u]
-    deleted: Ints  # the single units of the genes of the subset, -1 for none, [u, largest]
+    deleted_units: Ints  # the single units of the genes of the subset, -1 for none, [u, largest]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,22 +43,24 @@ def interaction_terms(shared: SharedRows) -> InteractionTerms:
 
     >>> shared = SharedRows(np.array([0]), np.array([1]), np.array([[1, 2]]))
     >>> terms = interaction_terms(shared)
-    >>> terms.units.deleted.tolist()
+    >>> terms.units.deleted_units.tolist()
     [[-1, -1], [1, -1], [-1, 2], [1, 2]]
     >>> terms.sums.units.tolist(), terms.sums.signs.flatten().tolist()
     ([0, 1, 2, 3], [1.0, -1.0, -1.0, 1.0])
     >>> terms.sums.places.tolist()
     [3, 3, 3, 3]
     """
-    largest = shared.touching.shape[1]
+    largest = shared.touching_units.shape[1]
     bits = np.arange(largest)
     subsets = np.arange(1 << largest)
-    touching = (shared.touching >= 0) @ (1 << bits)
+    touching = (shared.touching_units >= 0) @ (1 << bits)
     is_subset: Bools = (touching[:, None] & subsets) == subsets
     row, subset = np.nonzero(is_subset)
     is_member = (subset[:, None] >> bits) & 1
-    deleted = np.where(is_member, shared.touching[row], -1)
-    return InteractionTerms(SubsetUnits(row, deleted), _interactions(shared.genotype, is_subset))
+    deleted_units = np.where(is_member, shared.touching_units[row], -1)
+    return InteractionTerms(
+        SubsetUnits(row, deleted_units), _interactions(shared.genotype, is_subset)
+    )
 
 
 def _interactions(genotype: Ints, is_subset: Bools) -> SignedSum:

@@ -51,7 +51,7 @@ class SharedRows:
     rows: Ints  # [s]
     # The units of the single genes of the genotype that touch the row, by their position in the
     # genotype, and -1 for those that do not, [s, largest].
-    touching: Ints
+    touching_units: Ints
 
 
 def shared_rows(single: SingleUnits, members: Members, n_genes: int) -> SharedRows:
@@ -65,7 +65,7 @@ def shared_rows(single: SingleUnits, members: Members, n_genes: int) -> SharedRo
     >>> path = SparseMatrix([0, 1, 3, 5, 6], [1, 0, 2, 1, 3, 2])
     >>> members = Members.of(Genotypes.of([[0, 2]]))
     >>> shared = shared_rows(single_units(touch_index(path), members.genes), members, 4)
-    >>> shared.rows.tolist(), shared.touching.tolist()
+    >>> shared.rows.tolist(), shared.touching_units.tolist()
     ([1], [[1, 2]])
     """
     n_units = np.diff(single.starts)[members.number]
@@ -74,12 +74,12 @@ def shared_rows(single: SingleUnits, members: Members, n_genes: int) -> SharedRo
     keys, number, count = np.unique(key, return_inverse=True, return_counts=True)
     is_shared = count > 1
     genotype, rows = np.divmod(keys[is_shared], n_genes)
-    touching = np.full((len(rows), members.largest), -1, dtype=np.int64)
+    touching_units = np.full((len(rows), members.largest), -1, dtype=np.int64)
     of_shared = is_shared[number]
     place = (np.cumsum(is_shared) - 1)[number[of_shared]]
     position = np.repeat(members.position, n_units)[of_shared]
-    touching[place, position] = unit[of_shared]
-    return SharedRows(genotype, rows, touching)
+    touching_units[place, position] = unit[of_shared]
+    return SharedRows(genotype, rows, touching_units)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +113,7 @@ def corrections(shared: SharedRows, n_single: int) -> SignedSum:
     >>> terms.units.tolist(), terms.signs.flatten().tolist()
     ([5, 1, 2], [1.0, -1.0, -1.0])
     """
-    row, position = np.nonzero(shared.touching >= 0)
-    units = [n_single + np.arange(len(shared.rows)), shared.touching[row, position]]
+    row, position = np.nonzero(shared.touching_units >= 0)
+    units = [n_single + np.arange(len(shared.rows)), shared.touching_units[row, position]]
     places = [shared.genotype, shared.genotype[row]]
     return SignedSum.of(units, places, [1.0, -1.0])

@@ -120,7 +120,11 @@ class Late(Strategy[LatePlan]):
             of_genes,
             members=as_indices(members.number),
             member_places=as_indices(members.genotype),
-            shared=builder.units(shared.rows, deleted=shared.touching, touching=shared.touching),
+            shared=builder.units(
+                shared.rows,
+                deleted_units=shared.touching_units,
+                touching_units=shared.touching_units,
+            ),
             further=corrections(shared, len(single)),
             n_places=1,
             sizes={},
@@ -177,7 +181,7 @@ def _plan_with_epistasis(
 ) -> LatePlan:
     terms = stage3.interaction_terms(shared)
     row = terms.units.row
-    touching = shared.touching[row]
+    touching_units = shared.touching_units[row]
     n_places = 1 << members.largest
     place_of_gene = 1 << members.position
     return LatePlan(
@@ -185,7 +189,9 @@ def _plan_with_epistasis(
         single,
         members=as_indices(members.number),
         member_places=as_indices(members.genotype * n_places + place_of_gene),
-        shared=builder.units(shared.rows[row], deleted=terms.units.deleted, touching=touching),
+        shared=builder.units(
+            shared.rows[row], deleted_units=terms.units.deleted_units, touching_units=touching_units
+        ),
         further=terms.sums,
         n_places=n_places,
         sizes=_genotypes_by_size(members),

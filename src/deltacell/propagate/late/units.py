@@ -134,23 +134,26 @@ class UnitBuilder:
     def of_single_genes(self) -> Units:
         """Return the rows that each gene touches, without that gene."""
         own = np.arange(len(self._single))[:, None]
-        return self.units(self._single.rows, deleted=own, touching=own)
+        return self.units(self._single.rows, deleted_units=own, touching_units=own)
 
-    def units(self, rows: Ints, *, deleted: Ints, touching: Ints) -> Units:
+    def units(self, rows: Ints, *, deleted_units: Ints, touching_units: Ints) -> Units:
         """Return rows, each without some of the genes that touch it.
+
+        Such a gene stands here as a single unit: the number, among the `SingleUnits`, of the unit
+        of that gene and the row.
 
         Parameters
         ----------
         rows
             The gene whose vector each unit is, [u].
-        deleted
-            The single units of the deleted genes, [u, k], -1 for none.
-        touching
-            The single units of the genes that decide which messages are computed again, [u, k];
-            those of a genotype, so that all subsets of its genes compute the same messages.
+        deleted_units
+            The units of the deleted genes, [u, k], -1 for none.
+        touching_units
+            The units of the genes that decide which messages are computed again, [u, k]; those of
+            a genotype, so that all subsets of its genes compute the same messages.
         """
-        deleted_over = self._relations_of(deleted)
-        touched_over = self._relations_of(touching)
+        deleted_over = self._relations_of(deleted_units)
+        touched_over = self._relations_of(touching_units)
         is_own = (deleted_over >> self._index.own_bit) & 1
         living: Bools = (is_own == 0).all(axis=1)
         messages = []
@@ -162,21 +165,23 @@ class UnitBuilder:
             # The vector of a deleted gene is never read.
             units = np.flatnonzero(living & is_reached)
             removed = tuple(
-                self._removed(relation, rows[units], deleted[units], deleted_over[units])
+                self._removed(relation, rows[units], deleted_units[units], deleted_over[units])
                 for relation in relations
             )
             messages.append(ReachedMessage(as_indices(units), removed))
             first = relations.stop
         return Units(as_indices(rows), torch.from_numpy(living), tuple(messages))
 
-    def _relations_of(self, single: Ints) -> Ints:
+    def _relations_of(self, units: Ints) -> Ints:
         """Return over which relations the genes of single units touch; 0 for none."""
-        return np.where(single >= 0, self._single.relations[single], 0)
+        return np.where(units >= 0, self._single.relations[units], 0)
 
-    def _removed(self, relation: int, rows: Ints, deleted: Ints, over: Ints) -> RemovedSources:
+    def _removed(
+        self, relation: int, rows: Ints, deleted_units: Ints, over: Ints
+    ) -> RemovedSources:
         is_source = (over >> relation) & 1
         unit, place = np.nonzero(is_source)
-        genes = self._single.genes[self._single.gene[deleted[unit, place]]]
+        genes = self._single.genes[self._single.gene[deleted_units[unit, place]]]
         n_left = self._index.n_sources[relation][rows] - is_source.sum(axis=1)
         return RemovedSources(as_indices(genes), as_indices(unit), as_indices(n_left))
 

@@ -1,4 +1,8 @@
-"""Text as numbers: decimal commas, thousands, and what counts as missing."""
+"""Text as numbers: decimal commas, and what counts as missing.
+
+Commas between thousands are recognised only so that they are not taken for decimal commas: the
+numbers that have them are bad.
+"""
 
 from __future__ import annotations
 

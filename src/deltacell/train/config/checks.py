@@ -15,6 +15,7 @@ from deltacell.base.errors import InputError
 from deltacell.models.config import LossConfig, ModelConfig
 from deltacell.train.config.keys import unknown_name
 from deltacell.train.config.schema import Config
+from deltacell.train.mode import MODES
 
 
 def checked(composed: DictConfig) -> Config:
@@ -120,7 +121,8 @@ def _conflicts_of_training(config: Config) -> Iterator[Conflict]:
         yield Conflict(
             f"profiler.with_stack and profiler.kind={profiler.kind} both hook into Python",
         )
-    if config.model.trained_by == "fit" and (config.ranks > 1 or config.mode != "train"):
+    mode = MODES[config.mode]
+    if config.model.trained_by == "fit" and (config.ranks > 1 or not mode.fits_in_one_call):
         yield Conflict(
             f"the model {config.model.name} is fitted in one call, by one process in mode=train",
         )

@@ -19,6 +19,7 @@ from deltacell.models.config import (
     Weight,
     one_of,
 )
+from deltacell.train.mode import MODES
 
 
 @dataclass
@@ -62,7 +63,11 @@ class SplitConfig:
 
 @dataclass
 class OptimizerConfig:
-    """An optimizer of `torch.optim`, by the name of its class, with its own arguments."""
+    """An optimizer of `torch.optim`, by the name of its class, with its own arguments.
+
+    ``lr`` is only the initial learning rate: before every update, the training sets the rate that
+    the schedule computes from it.
+    """
 
     name: str = "AdamW"
     options: dict[str, Any] = field(default_factory=dict)
@@ -74,7 +79,7 @@ class OptimizerConfig:
 
 @dataclass
 class ScheduleConfig:
-    """How the learning rate changes."""
+    """How the learning rate of each step follows from ``optimizer.lr``."""
 
     name: Annotated[str, one_of("constant cosine warm_restarts plateau")] = "constant"
     period: AtLeast1 = 10
@@ -136,7 +141,7 @@ class Config:
     name: str = "run"
     directory: str | None = None
     seed: AtLeast0 = 0
-    mode: Annotated[str, one_of("train step forward data empty fixed")] = "train"
+    mode: Annotated[str, one_of(" ".join(MODES))] = "train"
     mode_steps: AtLeast1 | None = None
     data: DataConfig = field(default_factory=DataConfig)
     split: SplitConfig = field(default_factory=SplitConfig)

@@ -1,4 +1,7 @@
-"""Execution modes of a config side by side, which show what each part of a step costs."""
+"""A comparison of all modes of a config, which shows what each part of a step costs.
+
+`deltacell.train.mode` says what each mode executes.
+"""
 
 from __future__ import annotations
 
