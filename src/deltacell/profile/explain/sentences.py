@@ -495,7 +495,7 @@ def certain_sentence(certain: BusyTime | OtherOperations) -> str:
             return f"{text}: {because}." if because else f"{text}."
         case OtherOperations(what, a, b, only_a, only_b):
             clauses = [
-                f"only {name} runs {listed([_operation_time(one) for one in only])}"
+                f"only {name} runs {listed([_operation_time(operation) for operation in only])}"
                 for name, only in ((a, only_a), (b, only_b))
                 if only
             ]

@@ -43,7 +43,8 @@ def nest(trace: Trace) -> Nesting:
     cut = trace.begin + np.maximum(trace.duration, 0)
     own = np.zeros(count, dtype=np.int64)
     for rows in _by_lane(lane):
-        begin, end = trace.begin[rows], cut[rows]
+        begin = trace.begin[rows]
+        end = cut[rows]
         outer = inner = _parents(begin, end)
         ends = end
         if (end > np.where(outer >= 0, end[outer], np.iinfo(np.int64).max)).any():
@@ -141,7 +142,8 @@ def _by_lane(lane: Indices) -> Iterator[Indices]:
     order = np.argsort(short, kind="stable").astype(np.int32)
     end = 0
     for size in np.bincount(lane, minlength=count).tolist():
-        begin, end = end, end + size
+        begin = end
+        end = end + size
         if size:
             yield order[begin:end]
 
@@ -150,7 +152,8 @@ def _parents(begin: Ints, end: Ints) -> Indices:
     """Return the innermost event around each; this is only correct if all events nest."""
     parent = np.full(len(begin), NOTHING, dtype=np.int32)
     lasting = np.flatnonzero(end > begin).astype(np.int32)
-    starts, stops = begin[lasting], end[lasting]
+    starts = begin[lasting]
+    stops = end[lasting]
     ended = np.searchsorted(np.sort(stops), starts, side="right").astype(np.int32)
     depth = np.arange(len(lasting), dtype=np.int32) - ended
     is_deep = len(lasting) > 0 and int(depth.max()) > _MANY_LEVELS
@@ -191,7 +194,8 @@ def _cut(begin: Ints, end: Ints) -> tuple[Ints, Indices]:
 
     Returns the ends and, for an event that cuts others, the innermost one that holds half of it.
     """
-    begins, ends = begin.tolist(), end.tolist()
+    begins = begin.tolist()
+    ends = end.tolist()
     cut = list(ends)
     called_from = [NOTHING] * len(begins)
     open_rows: list[int] = []
@@ -220,7 +224,8 @@ class Covered:
     def union(cls, begin: Ints, end: Ints) -> Covered:
         """Return the union of some intervals."""
         lasting = end > begin
-        begin, end = begin[lasting], end[lasting]
+        begin = begin[lasting]
+        end = end[lasting]
         reached = np.maximum.accumulate(end)
         apart = begin[1:] > reached[:-1]
         ends = np.append(reached[:-1][apart], reached[-1:])
