@@ -233,14 +233,8 @@ def compare(a: Account, b: Account) -> Comparison:
 
 
 def _unequal(a: Account, b: Account) -> tuple[str, ...]:
-    facts_a, facts_b = (
-        {
-            **account.facts,
-            "steps per epoch": account.steps_per_epoch,
-            SAMPLES: account.samples_per_step,
-        }
-        for account in (a, b)
-    )
+    facts_a = _compared_facts(a)
+    facts_b = _compared_facts(b)
     differences = []
     for name in {**facts_a, **facts_b}:
         in_a = facts_a.get(name)
@@ -251,6 +245,14 @@ def _unequal(a: Account, b: Account) -> tuple[str, ...]:
         if in_a != in_b and not near:
             differences.append(f"{name}: {_fact(in_a)} against {_fact(in_b)}")
     return tuple(differences)
+
+
+def _compared_facts(account: Account) -> dict[str, Any]:
+    return {
+        **account.facts,
+        "steps per epoch": account.steps_per_epoch,
+        SAMPLES: account.samples_per_step,
+    }
 
 
 def _fact(value: Any) -> str:

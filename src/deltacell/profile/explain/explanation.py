@@ -429,7 +429,8 @@ def _pair_evidence(
 def _trace_pair_evidence(views: list[View], lead: CauseKind | None) -> Iterator[str]:
     if len(views) < 2:
         return
-    loader_a, loader_b = (view.ranks[0].loader for view in views)
+    loader_a = views[0].ranks[0].loader
+    loader_b = views[1].ranks[0].loader
     if loader_a.names and loader_b.names:
         yield sentences.loaders_sentence(loader_a.per_step / 1e9, loader_b.per_step / 1e9)
     has_devices = bool(views[0].parts and views[1].parts)

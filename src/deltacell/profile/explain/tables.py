@@ -14,7 +14,7 @@ from deltacell.profile.explain.causes import DEVICE_PARTS
 from deltacell.profile.explain.programs import OperatorChange, ProgramPair
 from deltacell.profile.explain.split import component_changes, kernel_changes, split_of
 from deltacell.profile.explain.subject import CATEGORIES
-from deltacell.profile.explain.view import View
+from deltacell.profile.explain.view import Seconds, View
 from deltacell.profile.trace.attribution import RanksAttribution
 from deltacell.profile.trace.calls import CallGroup
 from deltacell.profile.trace.device import PARTS
@@ -170,21 +170,27 @@ def change_tables(a: View, b: View) -> list[EvidenceTable]:
     """Return tables of what changed between two traces, the largest changes first."""
     tables = _call_tables(ProgramPair(a, b))
     if a.parts and b.parts:
-        in_a, in_b = ({DEVICE_PARTS[part]: s for part, s in v.parts.items()} for v in (a, b))
         title = f"the device, from {a.name} to {b.name}, seconds per step"
-        tables.append(EvidenceTable("device", title, Waterfall.between("step", in_a, in_b).frame()))
+        fall = Waterfall.between("step", _labelled_parts(a), _labelled_parts(b))
+        tables.append(EvidenceTable("device", title, fall.frame()))
     for key, title, group in (
         ("operations", "what the host does", ""),
         ("operators", "device time by operator", ""),
         ("kernels", "device time by kernel", "compute"),
         ("modules", "time by module", ""),
     ):
-        in_a, in_b = (view.by(key, group) for view in (a, b))
+        in_a = a.by(key, group)
+        in_b = b.by(key, group)
         if in_a or in_b:
             changes = Waterfall.between("step", in_a, in_b).frame().head(ROWS)
             title = f"{title}, by change, seconds per step"
             tables.append(EvidenceTable(key, title, changes.rename({"part": "name"})))
     return tables
+
+
+def _labelled_parts(view: View) -> Seconds:
+    """Return the parts of a device's time by the names that a reader sees."""
+    return {DEVICE_PARTS[part]: seconds for part, seconds in view.parts.items()}
 
 
 def _call_tables(pair: ProgramPair) -> list[EvidenceTable]:

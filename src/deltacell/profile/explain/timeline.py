@@ -67,10 +67,6 @@ def _step(rank: Attribution, place: int, most: int, offset: int) -> dict[str, An
     lanes, names = _lanes(rank, every)
     rows = every[np.isin(nesting.lane[every], lanes)]
     kept = _kept(rank, rows)
-    # Titles of the parts of the device, then of the categories of the host.
-    titles = (*PARTS, *(category.title for category in Category))
-    host = np.where(rank.host.events == NOTHING, np.int8(Category.other), rank.host.events)
-    title = np.where(trace.on_device, device_part(trace), host + len(PARTS))[rows]
     bars = pl.DataFrame(
         {
             "lane": nesting.lane[rows],
@@ -78,7 +74,7 @@ def _step(rank: Attribution, place: int, most: int, offset: int) -> dict[str, An
             "begin": np.maximum(trace.begin[rows], begin),
             "end": np.minimum(nesting.cut[rows], end),
             "row": rows,
-            "category": [titles[i] for i in title],
+            "category": _categories(rank, rows),
         },
     ).filter(pl.Series(kept[rows]) & (pl.col("depth") < MOST_LEVELS))
     bars = bars.with_columns(
@@ -104,6 +100,15 @@ def _step(rank: Attribution, place: int, most: int, offset: int) -> dict[str, An
             busy_ms=pl.col("busy") / 1e6,
         ).to_dicts(),
     }
+
+
+def _categories(rank: Attribution, rows: Ints) -> list[str]:
+    """Return the title of each event's part of the device or category of the host."""
+    trace = rank.trace
+    titles = (*PARTS, *(category.title for category in Category))
+    host = np.where(rank.host.events == NOTHING, np.int8(Category.other), rank.host.events)
+    title = np.where(trace.on_device, device_part(trace), host + len(PARTS))[rows]
+    return [titles[i] for i in title]
 
 
 def _lanes(rank: Attribution, rows: Ints) -> tuple[list[int], list[str]]:
@@ -139,7 +144,8 @@ def _kept(rank: Attribution, rows: Ints) -> Bools:
     kept[rows] = True
     python = rows[(trace.kind[rows] == Kind.python) & (nesting.within[rows] >= 0)]
     above = nesting.within[python]
-    span, above_span = (nesting.cut[x] - trace.begin[x] for x in (python, above))
+    span = nesting.cut[python] - trace.begin[python]
+    above_span = nesting.cut[above] - trace.begin[above]
     passes = (trace.kind[above] == Kind.python) & kept[above] & (span >= 0.95 * above_span)
     kept[python[passes]] = False
     return kept

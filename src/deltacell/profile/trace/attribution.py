@@ -322,14 +322,11 @@ def _collectives(one: Attribution, on_device: bool, origin: int) -> pl.DataFrame
             # A call returns at once; the collectives run on another thread in the same order.
             started = np.flatnonzero(beside)
             ends = trace.ends(started) if len(started) == len(rows) else np.full_like(ends, NOTHING)
-    kinds = [_KIND.search(trace.text(row)) for row in rows.tolist()]
-    named = zip(kinds, rows.tolist(), strict=True)
-    names = [x[0].lower().replace("_", "") if x else trace.text(row) for x, row in named]
     place = steps.place(issued)
     late = trace.origin - origin
     columns = {
         "step": steps.number[place],
-        "name": pl.Series(names, dtype=pl.String),
+        "name": _collective_names(trace, rows),
         "counted": steps.counted[place],
         "start": steps.begin[place] + late,
         "begin": trace.begin[rows],
@@ -339,6 +336,16 @@ def _collectives(one: Attribution, on_device: bool, origin: int) -> pl.DataFrame
     }
     frame = pl.DataFrame(columns).filter(place >= 0).sort("issued", maintain_order=True)
     return frame.with_columns(index=pl.int_range(pl.len()).over("step", "name"))
+
+
+def _collective_names(trace: Trace, rows: Ints) -> pl.Series:
+    """Return the kind of each collective, such as ``allreduce``, or else its name."""
+    names = []
+    for row in rows.tolist():
+        name = trace.text(row)
+        kind = _KIND.search(name)
+        names.append(name if kind is None else kind[0].lower().replace("_", ""))
+    return pl.Series(names, dtype=pl.String)
 
 
 def _shift(rows: pl.DataFrame) -> pl.DataFrame:

@@ -190,9 +190,9 @@ class Decoder:
             return _EVENT_LIST.decode(array), array
         with suppress(*_UNDECODABLE):
             array = _repair(array)
-            events = _EVENT_LIST.decode(array), array
+            piece = _EVENT_LIST.decode(array), array
             self.repaired = True
-            return events
+            return piece
         return None
 
     def _one_by_one(self, elements: Sequence[bytes]) -> Piece:

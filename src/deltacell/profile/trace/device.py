@@ -81,13 +81,13 @@ class DeviceTime:
 
 def launches(trace: Trace) -> Indices:
     """Return the row of the host's call that launched each event of the device, or `NOTHING`."""
-    reasons = np.full(len(trace), NOTHING, dtype=np.int32)
+    callers = np.full(len(trace), NOTHING, dtype=np.int32)
     # In reverse, so that the first of several calls with one number is kept.
     calls = np.flatnonzero((trace.kind == Kind.runtime) & (trace.correlation >= 0))[::-1]
     known = dict(zip(trace.correlation[calls].tolist(), calls.tolist(), strict=True))
     work = np.flatnonzero(trace.on_device)
-    reasons[work] = [known.get(number, NOTHING) for number in trace.correlation[work].tolist()]
-    return reasons
+    callers[work] = [known.get(number, NOTHING) for number in trace.correlation[work].tolist()]
+    return callers
 
 
 def collective_rows(trace: Trace) -> Ints:
@@ -128,8 +128,8 @@ def _kernel_times(trace: Trace, steps: Steps, kernels: Ints, launch: Indices) ->
     step = steps.place(trace.begin[launch[kernels]])
     order = np.argsort(step, kind="stable")
     bounds = np.searchsorted(step[order], np.arange(len(steps) + 1)).tolist()
-    of_stream = [kernels[order[first:last]] for first, last in pairwise(bounds)]
-    return [Covered.union(trace.begin[rows], trace.ends(rows)).total for rows in of_stream]
+    by_step = [kernels[order[first:last]] for first, last in pairwise(bounds)]
+    return [Covered.union(trace.begin[rows], trace.ends(rows)).total for rows in by_step]
 
 
 def _gaps(
@@ -258,22 +258,22 @@ def critical_stretches(
 
     rows = host.row[host.between(begin, end)[0]]
     waits = np.unique(rows[(rows >= 0) & waiting_calls(trace)[rows]]).tolist()
-    ready_at = end
+    until = end
     for wait in reversed(waits):
         row = last_until(trace.end(wait))
-        if trace.end(wait) > ready_at or row == NOTHING or trace.end(row) <= trace.begin[wait]:
+        if trace.end(wait) > until or row == NOTHING or trace.end(row) <= trace.begin[wait]:
             continue
-        yield "host", trace.end(row), ready_at, NOTHING
-        ready_at = trace.end(row)
-        while row != NOTHING and ready_at > begin:
+        yield "host", trace.end(row), until, NOTHING
+        until = trace.end(row)
+        while row != NOTHING and until > begin:
             start = max(int(trace.begin[row]), begin)
-            yield "device", start, ready_at, row
+            yield "device", start, until, row
             call = int(launch[row])
             ready = min(trace.end(call), start) if call >= 0 else begin
             before = last_until(start)
             if before != NOTHING and trace.end(before) < ready:
                 before = NOTHING
-            ready_at = min(max(ready if before == NOTHING else trace.end(before), begin), start)
-            yield "launch", ready_at, start, row
+            until = min(max(ready if before == NOTHING else trace.end(before), begin), start)
+            yield "launch", until, start, row
             row = before
-    yield "host", begin, ready_at, NOTHING
+    yield "host", begin, until, NOTHING

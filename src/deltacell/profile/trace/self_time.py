@@ -36,10 +36,9 @@ class Nesting:
 def nest(trace: Trace) -> Nesting:
     """Find which event encloses which, and the self time of each."""
     count = len(trace)
-    beside = trace.named(re.compile(r"(gloo|mpi|ucc|xccl):").match)
-    beside &= trace.kind == Kind.annotation
-    lane = np.where(beside, trace.thread + np.int32(len(trace.threads)), trace.thread)
-    parent, within = (np.full(count, NOTHING, dtype=np.int32) for _ in range(2))
+    lane = _lanes(trace)
+    parent = np.full(count, NOTHING, dtype=np.int32)
+    within = np.full(count, NOTHING, dtype=np.int32)
     cut = trace.begin + np.maximum(trace.duration, 0)
     own = np.zeros(count, dtype=np.int64)
     for rows in _by_lane(lane):
@@ -62,6 +61,14 @@ def nest(trace: Trace) -> Nesting:
         if int(times.sum()) != Covered.union(begin, end).total or int(times.min()) < 0:
             raise AssertionError("self times of a thread do not add up to the union of its events")
     return Nesting(lane, parent, within, cut, own)
+
+
+def _lanes(trace: Trace) -> Indices:
+    """Return the lane of each event: its thread, or one beside it for collectives of the host."""
+    beside = trace.named(re.compile(r"(gloo|mpi|ucc|xccl):").match)
+    beside &= trace.kind == Kind.annotation
+    lane: Indices = np.where(beside, trace.thread + np.int32(len(trace.threads)), trace.thread)
+    return lane
 
 
 def climb(climbs: Bools, parent: Indices) -> Indices:

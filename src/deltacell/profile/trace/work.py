@@ -66,9 +66,7 @@ def find_work(
     rows = every[steps.in_counted(asked_at)]
     plain = plain_names(trace)
     part = device_part(trace)[rows]
-    named = pl.Series(plain, dtype=pl.String).gather(trace.name[rows])
-    columns = {"name": named, "part": pl.Series(PARTS).gather(part), "time": trace.duration[rows]}
-    kernels = by_time(pl.DataFrame(columns), "name", "part")
+    kernels = _by_kernel(trace, rows, plain, part)
     rows = rows[(part == 0) & (launch[rows] >= 0)]
     call = launch[rows]
     time = trace.duration[rows]
@@ -87,6 +85,13 @@ def find_work(
         modules = _by_owner(trace, nesting, module, plain, of[call], time)
         modules = modules if len(every) else modules.drop("count")
     return DeviceWork(kernels, operators, modules, _roofline(trace, rows, owner))
+
+
+def _by_kernel(trace: Trace, rows: Ints, plain: list[str], part: Ints) -> pl.DataFrame:
+    """Return the time of events of the device by name and part of its time."""
+    named = pl.Series(plain, dtype=pl.String).gather(trace.name[rows])
+    columns = {"name": named, "part": pl.Series(PARTS).gather(part), "time": trace.duration[rows]}
+    return by_time(pl.DataFrame(columns), "name", "part")
 
 
 def find_traits(trace: Trace, nesting: Nesting, steps: Steps) -> Traits:
