@@ -18,6 +18,7 @@ import yaml  # type: ignore[import-untyped]
 
 from deltacell.base.errors import InputError
 from deltacell.base.files import read_json, seal_of, write_json
+from deltacell.profile.refitted import Refitted
 
 SCHEMA_VERSION = 1
 RUN_FILE = "run.json"
@@ -166,6 +167,7 @@ class RunRecord:
     error: str | None = None
     target: Target | None = None  # None if targets were not standardised
     limits: str | None = None  # a sentence on what limits this run
+    refitted: Refitted | None = None  # from which run, if it has seen all measurements
 
     def facts_of_model(self) -> dict[str, Any]:
         """Return what the model recorded about itself; ``propagation`` has a place of its own."""
