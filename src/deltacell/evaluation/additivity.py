@@ -8,7 +8,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import lsmr
 
-from deltacell.base.arrays import Ints
+from deltacell.base.arrays import Bools, Ints
 from deltacell.evaluation.metrics import CONSTANT
 
 FEWEST_FREE = 10  # with fewer degrees of freedom the share that is not additive is undefined
@@ -32,27 +32,32 @@ def not_additive(genes: Ints, values: npt.ArrayLike) -> tuple[float | None, str 
     x = np.asarray(values, dtype=np.float64)[first]
     x = x - x.mean()
     total = float(x @ x)
-    largest = float(np.abs(np.asarray(values)).max(initial=0.0))
-    rounding = 1e-12 * len(x) * largest**2
+    rounding = 1e-12 * len(x) * float(np.abs(np.asarray(values)).max(initial=0.0)) ** 2
     if len(x) < 2 or total <= rounding:
         return None, CONSTANT
     is_gene = sets >= 0
     sizes = is_gene.sum(axis=1)
-    present, gene_of_entry = np.unique(sets[is_gene], return_inverse=True)
-    n_genes = len(present)
+    genes_present, gene_of_entry = np.unique(sets[is_gene], return_inverse=True)
+    n_genes = len(genes_present)
     # The mean is a sum of gene effects if all sets have one size; otherwise it is another column.
     n_means = int(sizes.min() != sizes.max())
     n_free = len(x) - _rank(gene_of_entry, sizes, n_genes) - n_means
     if n_free < FEWEST_FREE:
         return None, f"{len(x):,} sets of {n_genes:,} genes are too few"
-    columns = np.concatenate([gene_of_entry, np.full(n_means * len(sets), n_genes)])
-    rows = np.concatenate([np.nonzero(is_gene)[0], np.arange(n_means * len(sets))])
-    shape = (len(sets), n_genes + n_means)
-    design = csr_array((np.ones(len(columns)), (rows, columns)), shape=shape)
+    design = _design(is_gene, gene_of_entry, n_genes, n_means)
     effects = lsmr(design, x, atol=1e-10, btol=1e-10, maxiter=20_000)[0]
     residual = x - design @ effects
     variance_left = float(residual @ residual) / n_free
     return variance_left / (total / (len(x) - 1)), None
+
+
+def _design(is_gene: Bools, gene_of_entry: Ints, n_genes: int, n_means: int) -> csr_array:
+    """Return which genes are in each set, [sets, genes + n_means]; columns of means are 1."""
+    n_sets = len(is_gene)
+    columns = np.concatenate([gene_of_entry, np.full(n_means * n_sets, n_genes)])
+    rows = np.concatenate([np.nonzero(is_gene)[0], np.arange(n_means * n_sets)])
+    ones = np.ones(len(columns))
+    return csr_array((ones, (rows, columns)), shape=(n_sets, n_genes + n_means))
 
 
 def _rank(genes: Ints, sizes: Ints, n_genes: int) -> int:
