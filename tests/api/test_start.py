@@ -92,8 +92,9 @@ def test_the_cell_and_the_screen_are_loaded_once_and_no_stage_is_repeated(tables
     assert [(stage.number, stage.of) for stage in first.stages] == [(n, 5) for n in range(1, 6)]
     commands = ["data", "train", "evaluate", "refit", "predict"]
     assert [stage.command[0] for stage in first.stages] == commands
-    assert "By a trial on" in first.sentences[0]
-    assert "fitting on all measurements" in first.sentences[0]
+    assert "model=pair_trees" in first.sentences[0]
+    assert "By a trial on" in first.sentences[1]
+    assert "fitting on all measurements" in first.sentences[1]
     saved = json.loads((tmp_path / "out" / "evaluation.json").read_text())
     assert json.loads(json.dumps(started.evaluation)) == saved
     assert set(saved["predictors"]) >= {"additive", "boosted_trees"}
@@ -139,7 +140,7 @@ def test_what_was_stopped_between_the_test_and_the_refit_goes_on_there(tables, t
     assert max(dc.Run(out / "refitted").record.refitted.chosen.rounds) <= 4
 
 
-def test_without_a_refit_the_tested_predictor_ranks(tables, tmp_path):
+def test_without_a_refit_the_tested_predictor_ranks(tables, tmp_path, refused):
     out, recorder = tmp_path / "out", Recorder()
     settings = ["model.rounds=5"]
     started = dc.start(
@@ -148,8 +149,13 @@ def test_without_a_refit_the_tested_predictor_ranks(tables, tmp_path):
     assert [(stage.number, stage.of) for stage in recorder.stages] == [(n, 4) for n in range(1, 5)]
     assert started.refitted is None
     assert not (out / "refitted").exists()
-    assert "all measurements" not in recorder.sentences[0]
+    assert not any("all measurements" in sentence for sentence in recorder.sentences)
     assert started.ranking.runs[0].record.path == out / "run"
+    # The ranking of another predictor is not taken for that of the refitted one.
+    error = refused(
+        "other-request", dc.start, tables, out, top=5, settings=settings, progress=False
+    )
+    assert "--overwrite" in str(error)
 
 
 @pytest.mark.parametrize("model", ["dango", "boosted_trees"])

@@ -19,11 +19,11 @@ def loaded_once(runs):
     """Load each of the small runs once."""
     loaded = {}
 
-    def load(path, which="best", data=None):
+    def load(path, which="best", data=None, device="cpu"):
         if Path(path).parent != runs.folder:
-            return load_run(path, which, data)
+            return load_run(path, which, data, device)
         if (path, which) not in loaded:
-            loaded[path, which] = load_run(path, which, data)
+            loaded[path, which] = load_run(path, which, data, device)
         return loaded[path, which]
 
     with pytest.MonkeyPatch.context() as patch:
