@@ -87,7 +87,7 @@ def compare_given(
         notes += answer.notes
         answers.append(answer)
     is_used = is_covered[:n_test]
-    if not is_used.any():
+    if n_test and not is_used.any():
         message = "no test row is covered by all given predictions"
         raise InputError(message, code="missing-predictions")
     has_all_zeros = bool(is_covered[n_test:].all())

@@ -200,7 +200,8 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
     file = folder / RUN_FILE
     if not file.is_file():
         why = f"it has no {RUN_FILE}" if folder.exists() else "it does not exist"
-        what, fix = f"not a run directory: {why}", "Give a directory made by `deltacell train`."
+        what = f"not a run directory: {why}"
+        fix = "Give a directory made by `deltacell train`."
         raise InputError(what, code="not-a-run", where=folder, fix=fix)
     data = read_json(file, what="the record of the run")
     schema = data.get("schema") if isinstance(data, dict) else None

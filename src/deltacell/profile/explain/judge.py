@@ -320,24 +320,39 @@ def computing_change(pair: ProgramPair, change: float) -> ComputingChange:
     name = most_changed(in_a, in_b, change)
     if name is None:
         return ComputingChange(CauseKind.compute)
-    before = in_a.get(name, 0.0)
-    after = in_b.get(name, 0.0)
-    launches_a = a.launches(name)
-    launches_b = b.launches(name)
-    by_launches = (launches_b - launches_a) * (before / launches_a if launches_a else 0.0)
-    if before and after and by_launches / (after - before) >= MOSTLY:
-        slower = b if change > 0 else a
-        more = MoreCalls(name, launches_a, launches_b, slower.name)
-        return ComputingChange(CauseKind.calls, name, more)
+    return _operation_change(pair, name, in_a.get(name, 0.0), in_b.get(name, 0.0))
+
+
+def _operation_change(
+    pair: ProgramPair,
+    name: str,
+    before: float,
+    after: float,
+) -> ComputingChange:
+    """Return what is behind the change of one operator or kernel, in seconds per step."""
+    a = pair.a
+    b = pair.b
     if not before:
         return ComputingChange(CauseKind.compute, name, OnlyOne(b.name, Timed(name, after)))
     if not after:
         return ComputingChange(CauseKind.compute, name, OnlyOne(a.name, Timed(name, before)))
-    module = most_changed(a.by("modules"), b.by("modules"), after - before)
-    if module is not None:
-        module = None if module == NO_OPERATOR else module.removeprefix(MODULE)
-    longer = LongerOperation(name, before, after, module)
+    launches_a = a.launches(name)
+    launches_b = b.launches(name)
+    by_launches = (launches_b - launches_a) * (before / launches_a if launches_a else 0.0)
+    if by_launches / (after - before) >= MOSTLY:
+        slower = b if after > before else a
+        more = MoreCalls(name, launches_a, launches_b, slower.name)
+        return ComputingChange(CauseKind.calls, name, more)
+    longer = LongerOperation(name, before, after, _changed_module(pair, after - before))
     return ComputingChange(CauseKind.compute, name, longer)
+
+
+def _changed_module(pair: ProgramPair, change: float) -> str | None:
+    """Return the module whose time on the device changed most, if it is known."""
+    module = most_changed(pair.a.by("modules"), pair.b.by("modules"), change)
+    if module is None or module == NO_OPERATOR:
+        return None
+    return module.removeprefix(MODULE)
 
 
 def _computing_by_name(view: View) -> Seconds:
