@@ -574,9 +574,9 @@ class _Published(NamedTuple):
 
         The columns are as `names` spells them: files of one format differ in upper and lower case.
         """
-        spelled = {name.lower(): name for name in names}
+        spelled: dict[str, str] = {name.lower(): name for name in names}
         study = "kuzmin2018" if format == "kuzmin" else format
-        expected = dict(HEADERS[study])
+        expected: dict[str, str] = dict(HEADERS[study])
         if format == "kuzmin" and _FITNESS2020.lower() in spelled:
             study = "kuzmin2020"
             expected["fitness"] = _FITNESS2020
