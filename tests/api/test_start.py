@@ -87,7 +87,8 @@ def test_the_cell_and_the_screen_are_loaded_once_and_no_stage_is_repeated(tables
     assert first.results == ["imported", "trained", "evaluated", "ranked"]
     assert [stage.exists for stage in first.stages] == [False] * 4
     assert [stage.command[0] for stage in first.stages] == ["data", "train", "evaluate", "predict"]
-    assert "By a trial on" in first.sentences[0]
+    assert "model=pair_trees" in first.sentences[0]
+    assert "By a trial on" in first.sentences[1]
     saved = json.loads((tmp_path / "out" / "evaluation.json").read_text())
     assert json.loads(json.dumps(started.evaluation)) == saved
     assert set(saved["predictors"]) >= {"additive", "boosted_trees"}

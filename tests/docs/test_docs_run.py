@@ -110,7 +110,7 @@ def test_the_plain_loop_has_ten_lines_and_learns() -> None:
 def test_blocks_say_what_they_are_and_links_lead_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     fences = re.findall(r"^ *```(.*)$", text, re.MULTILINE)
-    assert set(fences[::2]) <= {"python", "bash", "text"}
+    assert set(fences[::2]) <= {"python", "bash", "sql", "text"}
     assert set(fences[1::2]) <= {""}
     for target in re.findall(r"\]\(([^)#]+)", text):
         if not target.startswith("http"):

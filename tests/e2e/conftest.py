@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 import torch
 
+from deltacell.base.errors import InputError
 from deltacell.cli import main
+from deltacell.cli.app import app
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.run_directory import metrics_of
 
@@ -47,6 +49,17 @@ def typed() -> Run:
         assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr
         return done
+
+    return run
+
+
+@pytest.fixture
+def mistake(tmp_path: Path, refused: Callable[..., InputError]) -> Callable[..., InputError]:
+    """The error that `deltacell` ends with in an empty folder, whose code is checked."""
+
+    def run(code: str, *arguments: str | Path) -> InputError:
+        with contextlib.chdir(tmp_path):
+            return refused(code, app, list(map(str, arguments)), standalone_mode=False)
 
     return run
 

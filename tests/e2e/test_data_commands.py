@@ -117,13 +117,13 @@ def test_genes_and_sets_are_counted_once_and_before_rows_were_dropped(deltacell,
     assert (found["cell"]["genes"], screen["genes"], screen["genotypes"]) == (5, 5, 20)
 
 
-def test_unknown_genes_follow_the_policy(deltacell, small, tmp_path):
+def test_unknown_genes_follow_the_policy(deltacell, mistake, small, tmp_path):
     header = "#string_protein_id\tpreferred_name\tprotein_size\tannotation\n"
     info = "".join(f"4932.{orf}\t{orf}\t100\tprotein\n" for orf in ("YAL001C", "YAL002W"))
     (small / "4932.protein.info.txt").write_text(header + info)
     arguments = ("data", "import", "in", "--out", "out", "--json", "account.json")
-    error = deltacell(*arguments, "--unknown", "error", code=2).stderr
-    assert "YAL003W" in error
+    error = mistake("unknown-gene", *arguments, "--unknown", "error")
+    assert error.fields["unknown_genes"] == "YAL003W"
     assert not (tmp_path / "out").exists()
     deltacell(*arguments)
     sources = json.loads((tmp_path / "account.json").read_text())["sources"]
@@ -133,18 +133,20 @@ def test_unknown_genes_follow_the_policy(deltacell, small, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "code"),
     [
-        ("data info nowhere", "no such directory"),
-        ("data import nowhere --out out", "not a folder"),
-        ("data get costanzo", "(did you mean 'costanzo20"),
-        ("data synthetic mouse --out out", "demo"),
-        ("data synthetic demo --out out --genotypes -5", "cannot make -5 rows"),
-        ("data get sgd-features --unchecked --out in/mine.tsv", "the folder cannot be created"),
+        ("data info nowhere", "not-a-store"),
+        ("data import nowhere --out out", "not-a-folder"),
+        ("data get costanzo", "unknown-download"),
+        ("data synthetic mouse --out out", "unknown-cell"),
+        ("data synthetic demo --out out --genotypes -5", "no-room"),
+        ("data get sgd-features --unchecked --out in/mine.tsv", "not-written"),
     ],
 )
-def test_mistakes_are_answered_with_a_sentence(deltacell, small, tmp_path, arguments, said):
-    assert said in deltacell(*arguments.split(), code=2).stderr
+def test_mistaken_arguments_of_data_are_refused_with_a_code(
+    mistake, small, tmp_path, arguments, code
+):
+    mistake(code, *arguments.split())
     assert not (tmp_path / "out").exists()
 
 
@@ -162,16 +164,17 @@ ROW = "YAL001C\tTFC3\tYAL002W\tVPS8\t-0.2\t0.02\t1e-3\n"
 
 
 @pytest.mark.parametrize(
-    ("header", "said"),
+    ("header", "kind"),
     [
         ("a\tb\tc\td\teps\tsd\tp\n", "column 'epsilon' is not a finite number"),
         ("YAL001C\tYAL002W\n", "other than 7 columns"),
     ],
 )
-def test_a_bad_first_line_does_not_hide_the_file(deltacell, small, tmp_path, header, said):
+def test_a_bad_first_line_does_not_hide_the_file(mistake, small, tmp_path, header, kind):
     (small / "s.txt").write_text(header + ROW)
-    error = deltacell("data", "import", "in", "--out", "out", code=2).stderr
-    assert f"in/s.txt, line 1: {said}" in error
+    error = mistake("bad-rows", "data", "import", "in", "--out", "out")
+    assert (str(error.where), error.line) == ("in/s.txt", 1)
+    assert error.fields["kinds"][kind] == 1
     assert not (tmp_path / "out").exists()
 
 
@@ -186,7 +189,7 @@ def test_names_are_shown_and_never_obeyed(deltacell, small, recwarn):
     assert "\x1b[31mx" not in error
 
 
-def test_any_result_of_a_query_is_shown(deltacell, small):
+def test_any_result_of_a_query_is_shown(deltacell, mistake, small):
     deltacell("data", "import", "in", "--out", "out")
     # A title is not folded to the width of a narrow table.
     assert deltacell("data", "query", "out", "select 1 as a").stdout.startswith("1 rows\n")
@@ -194,8 +197,7 @@ def test_any_result_of_a_query_is_shown(deltacell, small):
     table = "a,b,c,d,e\n1 2,\"[1] [2, 3]\",{'x': 1},,2\n"
     assert deltacell("data", "query", "out", sql, "--format", "csv").stdout == table
     path = "out/screens/costanzo2010"
-    error = deltacell("data", "query", path, "select 1", "--screen", "x", code=2).stderr
-    assert "it has no screen 'x'" in error
+    mistake("unknown-screen", "data", "query", path, "select 1", "--screen", "x")
 
 
 def test_the_version_needs_no_command(deltacell):

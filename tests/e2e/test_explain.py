@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from deltacell.base.errors import InputError
 from deltacell.profile.phase_rows import PHASES, read_phases
 from deltacell.train.config.compose import compose
 from deltacell.train.run import train
@@ -107,25 +108,27 @@ NOT_TRACES = {
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "code", "where"),
     [
-        (("text.json",), "error: text.json"),
-        (("other.json",), "not of PyTorch's profiler"),
-        (("empty.json",), "recorded no operation"),
-        (("none",), "error: none: no such file or directory"),
-        (("t.json", "--fail-if", "slower"), "error: 'slower' is not a condition"),
-        (HTML, "the result could not be written"),
+        (("text.json",), "not-a-trace", "text.json"),
+        (("other.json",), "nothing-recorded", "other.json"),
+        (("empty.json",), "nothing-recorded", "empty.json"),
+        (("none",), "no-such-file", "none"),
+        (("t.json", "--fail-if", "slower"), "condition-form", None),
+        (HTML, "not-written", "t.json/page.html"),
     ],
 )
 def test_explain_refuses_files_that_cannot_be_read_or_written(
-    deltacell: Run,
+    mistake: Callable[..., InputError],
     tmp_path: Path,
     words: tuple[str, ...],
-    said: str,
+    code: str,
+    where: str | None,
 ) -> None:
     for name, text in (NOT_TRACES | {"t.json": trace_of("aten::mul")}).items():
         (tmp_path / name).write_text(text)
-    assert said in deltacell("explain", *words, code=2).stderr
+    error = mistake(code, "explain", *words)
+    assert error.where == (None if where is None else Path(where))
 
 
 def test_measurements_that_disagree_are_one_account_with_names_as_they_are(deltacell, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from deltacell.cli.app import app
 from deltacell.data.import_folder import Imported
+from deltacell.evaluation.other_screen import NO_INTERACTION
 from deltacell.models import Dango
 from deltacell.screen import Genotypes, Screen
 from deltacell.train.predictor import load_run
@@ -19,11 +20,11 @@ def loaded_once(runs):
     """Load each of the small runs once."""
     loaded = {}
 
-    def load(path, which="best", data=None):
+    def load(path, which="best", data=None, device="cpu"):
         if Path(path).parent != runs.folder:
-            return load_run(path, which, data)
+            return load_run(path, which, data, device)
         if (path, which) not in loaded:
-            loaded[path, which] = load_run(path, which, data)
+            loaded[path, which] = load_run(path, which, data, device)
         return loaded[path, which]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -37,7 +38,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_pairs_of_the_screen_with_a_page_and_json(runs, here, deltacell):
+def test_pairs_of_the_screen_with_a_page_and_json(runs, here, deltacell, mistake):
     words = ("predict", runs["seed0"], "--sets", "pairs", "--top", "20")
     said = deltacell(*words, "--html", "new/p.html", "--json", "p.json", "--csv", "p.csv")
     assert "pairs of" in said.stderr
@@ -59,7 +60,7 @@ def test_pairs_of_the_screen_with_a_page_and_json(runs, here, deltacell):
     assert {one["part"] for one in result["agreement"]} == {"test", "validation", "training"}
     assert rows["genes"][0][0] in Path("new/p.html").read_text()
     # Another request does not replace it unasked.
-    assert "top was 20 and is 7" in deltacell(*words[:-1], "7", code=2).stderr
+    mistake("other-request", *words[:-1], "7")
     deltacell(*words[:-1], "7", "--overwrite")
     assert pl.read_parquet("predicted-pairs.parquet").height == 14
 
@@ -190,7 +191,7 @@ def test_an_evaluation_has_tables_files_and_a_verdict(runs, here, deltacell):
     assert {"demo-predicted.png", "demo-relations.png", "additive-calibration.png"} <= drawn
 
 
-def test_another_screen_as_the_test(runs, here, deltacell):
+def test_another_screen_as_the_test(runs, here, deltacell, mistake):
     data = load_run(runs["seed0"]).data
     fresh = Screen.synthetic(data.cell, n=400, seed=3)
     trained = data.screen.take(np.concatenate([data.split.train, data.split.validation]))
@@ -209,5 +210,5 @@ def test_another_screen_as_the_test(runs, here, deltacell):
     assert 0 < far["rows"] <= beyond < told["kept"] <= 400
     pairs = Genotypes.of([[0, 1], [2, 3]])
     Screen.build(data.cell.genes, pairs, score=0.9, phenotype="fitness").save(here / "fitness")
-    assert "(no interaction score: 2)" in deltacell(*words, "fitness", code=2).stderr
-    assert "not a run directory" in deltacell("evaluate", here, code=2).stderr
+    assert mistake("nothing-to-test", *words, "fitness").fields["dropped"] == {NO_INTERACTION: 2}
+    assert mistake("not-a-run", "evaluate", here).where == here

@@ -48,6 +48,18 @@ def is_there(process: int) -> bool:
         return False
 
 
+def test_a_launcher_that_gets_sigterm_lets_its_ranks_save_and_exits_with_143(tmp_path, training):
+    path = tmp_path / "run"
+    words = [*training.SMALL, "trainer.epochs=100000", "trainer.devices=2", f"directory={path}"]
+    process = training.start(tmp_path, "train", *words, "trainer.checkpoint_every_steps=3")
+    training.wait_for_step(process, path, 1)
+    os.kill(process.pid, signal.SIGTERM)
+    training.end(process, 143)
+    record = read_run(path)
+    assert (record.status, record.world_size) == (Status.interrupted, 2)
+    assert training.position_of(path).step == record.last.step >= 1
+
+
 def test_stopped_in_every_way_it_is_as_if_nothing_had_been(deltacell, tmp_path, training):
     """Ctrl-C, a rank and a launcher that are killed; at last by torchrun."""
     for name, text in (

@@ -54,9 +54,14 @@ def submit(tmp_path, training):
     for program in folder.iterdir():
         program.chmod(0o755)
     # Jobs of one moment have numbers, and so ports, of their own.
-    slurm = {"PATH": f"{folder}:{os.environ['PATH']}", "TASKS": "2", "SLURM_JOB_ID": "71"}
+    slurm = {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "71"}
     slurm |= {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "1"}
-    return lambda: training.start_program(tmp_path, ["bash", "job.sbatch"], **slurm)
+
+    def start(n_tasks=2):
+        about = {**slurm, "TASKS": str(n_tasks)}
+        return training.start_program(tmp_path, ["bash", "job.sbatch"], **about)
+
+    return start
 
 
 def wait_for(done, job=None):
@@ -111,12 +116,25 @@ def test_a_job_of_an_array_saves_when_it_is_stopped_and_goes_on_when_it_is_back(
     assert epochs == list(range(1, len(epochs) + 1))
 
 
-def test_a_mistake_is_found_before_there_is_a_job(deltacell):
-    wrong = deltacell("slurm", "train", "trainer.epohcs=3", code=2)
-    assert "trainer.epochs" in wrong.stderr
-    assert wrong.stdout == ""
-    wrong = deltacell("slurm", "train", "experiment=demo", "--time", "1 day", code=2)
-    assert "--time is '1 day'; expected one word" in wrong.stderr
+@pytest.mark.slow
+def test_a_job_runs_to_its_end_and_exits_with_0(deltacell, tmp_path, submit, training):
+    words = (*training.SMALL, "trainer.epochs=2")
+    text = deltacell("slurm", "train", *words, "--requeue").stdout
+    (tmp_path / "job.sbatch").write_text(text)
+    said = training.end(submit(n_tasks=1), 0)
+    (run,) = (tmp_path / "runs").iterdir()
+    record = read_run(run)
+    assert (record.status, record.last.epoch) == (Status.finished, 2)
+    assert [row["epoch"] for row in training.rows_of(run)] == [1, 2]
+    assert said.count("Finished:") == 1
+    assert not (tmp_path / "scontrol.txt").exists()
+
+
+def test_a_mistake_is_found_before_there_is_a_job(mistake, capsys):
+    error = mistake("unknown-key", "slurm", "train", "trainer.epohcs=3")
+    assert error.fields["key"] == "trainer.epohcs"
+    mistake("not-for-slurm", "slurm", "train", "experiment=demo", "--time", "1 day")
+    assert capsys.readouterr().out == ""
 
 
 def test_the_commands_of_the_page_write_scripts():

@@ -65,11 +65,10 @@ def stopped(tmp_path, training):
 
 
 def test_a_sleeping_training_keeps_its_run_and_ends_as_if_it_had_not_slept(
-    stopped, deltacell, tmp_path, training
+    stopped, deltacell, mistake, tmp_path, training
 ):
     path = tmp_path / "run"
-    refused = deltacell("train", "--resume", path, code=2)
-    assert "another process is working on this run" in refused.stderr
+    assert mistake("locked", "train", "--resume", path).where == path
     os.kill(stopped.pid, signal.SIGCONT)
     training.end(stopped, 0)
     assert temporary_files(path) == []

@@ -214,4 +214,4 @@ def test_a_screen_that_cannot_be_the_test(data, why, genes, columns, refused):
     trained = data.screen.take(data.split.train[:1]).genotypes
     over = data.cell.genes if genes is None else Genes(genes)
     screen = Screen.build(over, trained if genes is None else Genotypes.of([[0, 1]]), **columns)
-    assert f"{why}: 1" in str(refused("nothing-to-test", untrained, screen, data))
+    assert refused("nothing-to-test", untrained, screen, data).fields["dropped"][why] == 1

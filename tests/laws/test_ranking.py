@@ -22,7 +22,7 @@ from deltacell.ranking.filter import STATUSES, Linkage, Statuses
 from deltacell.ranking.gene_sets import Block, Combinations, Listed, Scored
 from deltacell.ranking.ranking_file import SCHEMA
 from deltacell.ranking.request import FILE, PAIRS, TRIPLES, WITH, Request
-from deltacell.ranking.request_on_runs import RequestOnRuns
+from deltacell.ranking.request_on_runs import RequestOnRuns, RunFacts
 from deltacell.ranking.search import rank_sets
 from deltacell.ranking.work import read_scored
 from deltacell.screen import Genotypes, Screen
@@ -77,7 +77,7 @@ class Mortal(Additive):
         return super().score(sets)
 
 
-RUN = {"name": "r", "seed": 0, "finished": True, "validation_pearson": 0.5}
+RUN = RunFacts("r", 0, "additive", "best.pt", "0" * 64, True, 0.5)
 
 
 def subject_of(request, cell, genes, sets, screen):

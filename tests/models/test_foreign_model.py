@@ -146,9 +146,9 @@ def test_names_in_two_packages_and_broken_ones(installed, refused):
     install(installed, "broken", "[deltacell.models]\nbad = nowhere:Config\nplain = json:loads\n")
     refresh()
     error = refused("ambiguous-model", compose, ["model=tiny", *DATA])
-    assert "other, tiny" in str(error)
+    assert error.fields["packages"] == ["other", "tiny"]
     error = refused("ambiguous-model", compose, ["model=dango", *DATA])
-    assert "deltacell, other" in str(error)
+    assert error.fields["packages"] == ["deltacell", "other"]
     for name in ("bad", "plain"):
         assert "broken" in str(refused("broken-model", compose, [f"model={name}", *DATA]))
     # They stand in the way of nothing else.

@@ -19,7 +19,7 @@ from deltacell.models.interface import Vote
 from deltacell.ranking.ensemble import on_one_scale, scorer_of
 from deltacell.ranking.gene_names import gene_facts, gene_texts
 from deltacell.ranking.gene_sets import Scored
-from deltacell.ranking.measured import against_measured, nearest_sets
+from deltacell.ranking.measured import AgainstMeasured, Agreement, against_measured, nearest_sets
 from deltacell.ranking.request_on_runs import trained_genes, trained_sizes
 from deltacell.ranking.why import NEAREST, OTHER_GENES, explain_set
 from deltacell.report.predict import explained_page, print_explained_set
@@ -66,20 +66,22 @@ def total(result, of):
 def test_explanations_are_as_recorded(loaded, name, tolerance, floor):
     run = loaded[name]
     genes = genes_of(run, int(run.data.split.test[0]))
-    golden.check(f"why/{name}", explain_set([run], genes), tolerance=tolerance, floor=floor)
+    golden.check(
+        f"why/{name}", explain_set([run], genes).to_json(), tolerance=tolerance, floor=floor
+    )
 
 
 def test_an_explanation_of_several_runs_is_as_recorded(loaded):
     several = [loaded["seed0"], loaded["other_split"], loaded["trees"]]
     genes = unmeasured(several[0], 3)
-    golden.check("why/several", explain_set(several, genes), tolerance=1e-3, floor=1e-8)
+    golden.check("why/several", explain_set(several, genes).to_json(), tolerance=1e-3, floor=1e-8)
 
 
 @pytest.mark.parametrize("name", ["additive", "trees", "seed0", "hetero"])
 def test_one_run_is_explained_by_what_it_can_tell(loaded, name, capsys):
     run = loaded[name]
     genes = genes_of(run, int(run.data.split.test[0]))
-    result = explain_set([run], genes[::-1])
+    result = explain_set([run], genes[::-1]).to_json()
     json.dumps(result, allow_nan=False)
     score = float(run.predictor(Genotypes.of([genes]))[0])
     assert result["score"] == pytest.approx(score, abs=1e-5)
@@ -125,8 +127,8 @@ def test_unlike_predictors_are_brought_to_one_scale(loaded):
 def test_several_runs_give_the_mean_and_how_far_they_differ(loaded):
     several = [loaded["seed0"], loaded["other_split"]]
     genes = unmeasured(several[0], 3)
-    alone = [explain_set([run], genes, most=30) for run in several]
-    together = explain_set(several, genes, most=30)
+    alone = [explain_set([run], genes, most=30).to_json() for run in several]
+    together = explain_set(several, genes, most=30).to_json()
     scores = [one["score"] for one in alone]
     assert [one["score"] for one in together["runs"]] == pytest.approx(scores, abs=1e-6)
     assert together["score"] == pytest.approx(np.mean(scores), abs=1e-6)
@@ -139,7 +141,7 @@ def test_several_runs_give_the_mean_and_how_far_they_differ(loaded):
         assert row["contribution"] == pytest.approx(np.mean(of_runs))
     for key in ("relations_baseline", "genes_baseline", "genes_residual"):
         assert together[key] == pytest.approx(np.mean([one[key] for one in alone]))
-    mixed = explain_set([loaded["seed0"], loaded["trees"]], genes, most=30)
+    mixed = explain_set([loaded["seed0"], loaded["trees"]], genes, most=30).to_json()
     dango, trees = mixed["runs"]
     assert mixed["score"] == pytest.approx((dango["score"] + trees["score"]) / 2, abs=1e-6)
     assert total(mixed, "relations") == pytest.approx(dango["score"], abs=1e-5)
@@ -155,7 +157,7 @@ def test_votes_and_parts_of_a_predictor_are_shown(loaded, monkeypatch):
     )
     votes = [Vote((0, 2), 1, 2, -0.3, name, weight) for name, weight in (("a", 0.5), ("b", 2.0))]
     monkeypatch.setattr(Additive, "evidence", lambda self, cell, genes: votes)
-    result = explain_set([run], [0, 1])
+    result = explain_set([run], [0, 1]).to_json()
     first, second, third = gene_texts(run.data.cell.genes)[:3]
     told = {"names": [first, third], "by": third, "replaced": second, "score": -0.3}
     assert [one["relation"] for one in result["votes"]] == ["b", "a"]
@@ -168,7 +170,7 @@ def test_a_measured_set_is_nearest_to_itself_and_its_part_is_given(loaded):
     run, word = loaded["seed0"], "training"
     keys = run.data.screen.keys
     row = next(int(r) for r in run.data.split.train if (keys == keys[r]).sum() == 1)
-    result = explain_set([run], genes_of(run, row), most=15)
+    result = explain_set([run], genes_of(run, row), most=15).to_json()
     assert result["measured"] == pytest.approx(float(run.data.screen.column("score")[row]))
     nearest = result["nearest"]
     assert nearest[0]["genes"] == result["genes"]
@@ -186,9 +188,9 @@ def test_a_measured_set_is_nearest_to_itself_and_its_part_is_given(loaded):
 
 
 def test_unmeasured_large_and_foreign_sets_are_explained_in_part_or_refused(loaded, refused):
-    result = explain_set([loaded["hetero"]], unmeasured(loaded["hetero"], 5), most=15)
+    result = explain_set([loaded["hetero"]], unmeasured(loaded["hetero"], 5), most=15).to_json()
     assert (result["measured"], result["part"]) == (None, None)
-    large = explain_set([loaded["seed0"]], [0, 1, 2, 3, 4], most=15)
+    large = explain_set([loaded["seed0"]], [0, 1, 2, 3, 4], most=15).to_json()
     assert (len(large["genes"]), large["nearest"]) == (5, [])
     for genes in ([1, 1], [0, 99_999], []):
         refused(("bad-genotypes", "no-gene"), explain_set, [loaded["seed0"]], genes)
@@ -203,7 +205,7 @@ def test_unmeasured_large_and_foreign_sets_are_explained_in_part_or_refused(load
 
 
 def test_names_are_no_markup_and_links_are_links(loaded, capsys, refused):
-    result = explain_set([loaded["seed0"], loaded["other_split"]], [0, 1], most=15)
+    result = explain_set([loaded["seed0"], loaded["other_split"]], [0, 1], most=15).to_json()
     fact = {"gene": "YA", "name": "A[red]", "description": "A <b>helicase", "link": None}
     result |= {"names": ["A[red]", "B"], "gene_facts": [fact], "lost": ["r_0042"]}
     print_explained_set(result)
@@ -213,7 +215,7 @@ def test_names_are_no_markup_and_links_are_links(loaded, capsys, refused):
     assert "<b>helicase" not in page
     genes = loaded["seed0"].data.cell.genes
     (fact,) = gene_facts(genes, [0], "https://example.org/{gene}?n={name}")
-    assert fact["link"].startswith(f"https://example.org/{genes[0]}?n=")
+    assert fact.link.startswith(f"https://example.org/{genes[0]}?n=")
     for template in ("ftp://example.org/{gene}", "https://example.org", "https://{other}"):
         refused("invalid-link", gene_facts, genes, [0], template)
 
@@ -282,21 +284,21 @@ ONE, OTHER = split_run([0, 1, 2, 4], [3, 5], [6, 8]), split_run([6], [0, 1], [2,
 
 def test_measured_sets_of_a_size_the_test_part_first():
     found = against_measured([ONE], Sum(), [2])
-    assert [" ".join([*one["genes"], one["part"]]) for one in found["measured"]] == [
+    assert [" ".join([*one.genes, one.part]) for one in found.measured] == [
         "Y05 Y06 test",
         *("Y02 Y03 validation", "Y04 Y05 validation"),
         *("Y00 Y01 training", "Y01 Y02 training"),
     ]
     # Repeats are one set, with their mean; a row in no part is left out.
-    first = found["measured"][3]
-    assert (first["measured"], first["predicted"]) == (0.25, 1.0)
-    both = against_measured([ONE], Sum(), [2, 3])["agreement"]
-    assert both[0] == {"part": "test", "sets": 2, "pearson": None}
+    first = found.measured[3]
+    assert (first.measured, first.predicted) == (0.25, 1.0)
+    both = against_measured([ONE], Sum(), [2, 3]).agreement
+    assert both[0] == Agreement("test", 2, None)
     expected = np.corrcoef([1, 3, 12], [0.25, 1.0, 3.0])[0, 1]
-    assert both[2]["pearson"] == pytest.approx(expected)
-    assert against_measured([ONE], Sum(), [4]) == {"measured": [], "agreement": []}
-    few = against_measured([ONE], Sum(), [2, 3], most=4)["measured"]
-    assert [one["part"] for one in few] == ["test", "test", "validation", "training"]
+    assert both[2].pearson == pytest.approx(expected)
+    assert against_measured([ONE], Sum(), [4]) == AgainstMeasured([], [])
+    few = against_measured([ONE], Sum(), [2, 3], most=4).measured
+    assert [one.part for one in few] == ["test", "test", "validation", "training"]
 
 
 def test_a_set_that_any_run_was_trained_on_is_not_called_test():
@@ -305,8 +307,8 @@ def test_a_set_that_any_run_was_trained_on_is_not_called_test():
         (OTHER, {"Y05 Y06": "training", "Y07 Y08 Y09": "test", "Y02 Y03": "validation"}),
         (third, {"Y05 Y06": "training", "Y07 Y08 Y09": "test"}),
     ):
-        found = against_measured([ONE, other], Sum(), [2, 3])["measured"]
-        parts = {" ".join(one["genes"]): one["part"] for one in found}
+        found = against_measured([ONE, other], Sum(), [2, 3]).measured
+        parts = {" ".join(one.genes): one.part for one in found}
         assert parts.items() >= expected.items()
         assert "Y10 Y11" not in parts
     assert (trained_sizes([ONE]), trained_sizes([ONE, OTHER])) == ({2, 3}, {2})

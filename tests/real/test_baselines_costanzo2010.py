@@ -63,7 +63,7 @@ def test_signs_among_hits_the_additive_baseline_and_the_ceiling(read, genes, raw
     cell, split = Cell(genes, []), Split.random(screen, seed=0)
     given = baselines(cell, screen, split, ["additive"])
     result = evaluate_predictions(cell, screen, split, given, repeats=raw, bootstrap=Bootstrap(50))
-    assert result.positives["among"] == "hits"
+    assert result.positives.among == "hits"
     assert result.test.labelled == pytest.approx(16_559, abs=20)
     scores = result.test.scores["additive"]
     assert scores["pearson"].value == pytest.approx(0.23, abs=0.02)

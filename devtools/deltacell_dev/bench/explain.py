@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -37,33 +37,68 @@ class Case:
     seed: int = 0
 
 
+@dataclass
+class Verdicts:
+    """How many first sentences of one kind of case are right, vague or wrong."""
+
+    kind: str
+    cases: int = 0
+    right: int = 0
+    vague: int = 0
+    wrong: int = 0
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether the two programs of these cases differ by noise alone."""
+        return "noise" in self.kind
+
+    def add(self, verdict: str) -> None:
+        """Count one case."""
+        self.cases += 1
+        setattr(self, verdict, getattr(self, verdict) + 1)
+
+
 def run(seed: int = 0, only: str | None = None) -> dict[str, Any]:
+    """Judge the first sentence of every case, or of the kinds whose name contains ``only``."""
     chosen = [case for case in cases(seed) if only is None or only in case.kind]
-    rows: dict[str, dict[str, Any]] = {}
+    by_kind: dict[str, Verdicts] = {}
     missed = []
     with tempfile.TemporaryDirectory() as folder:
         for number, case in enumerate(chosen):
             process.progress(case.kind, number, len(chosen))
-            a, b = (Path(folder) / str(number) / name for name in ("one", "two"))
-            one = write(case.a, a, 2 * case.seed)
-            other = None if case.b is None else write(case.b, b, 2 * case.seed + 1)
-            sentence = explain(one, other).sentence
+            sentence = sentence_of(case, Path(folder) / str(number))
             verdict = judge(case, sentence)
-            new = {"kind": case.kind, "cases": 0, "right": 0, "vague": 0, "wrong": 0}
-            row = rows.setdefault(case.kind, new)
-            row["cases"] += 1
-            row[verdict] += 1
+            by_kind.setdefault(case.kind, Verdicts(case.kind)).add(verdict)
             if verdict != "right":
                 missed.append({"kind": case.kind, "verdict": verdict, "sentence": sentence})
+    verdicts = list(by_kind.values())
+    return {
+        "rows": [asdict(row) for row in verdicts],
+        "missed": missed,
+        "measured": right_shares(verdicts),
+    }
+
+
+def sentence_of(case: Case, folder: Path) -> str:
+    """Write the traces of a case and return the first sentence of their explanation."""
+    first = write(case.a, folder / "one", 2 * case.seed)
+    second = None if case.b is None else write(case.b, folder / "two", 2 * case.seed + 1)
+    return explain(first, second).sentence
+
+
+def right_shares(verdicts: Sequence[Verdicts]) -> dict[str, float]:
+    """Return the share of right sentences about causes and about noise, of those with cases."""
     shares = {}
     for name, is_noise in (("right", False), ("no difference", True)):
-        mine = [row for row in rows.values() if ("noise" in row["kind"]) == is_noise]
-        if mine:
-            shares[name] = sum(row["right"] for row in mine) / sum(row["cases"] for row in mine)
-    return {"rows": list(rows.values()), "missed": missed, "measured": shares}
+        chosen = [row for row in verdicts if row.is_noise == is_noise]
+        if chosen:
+            n_right = sum(row.right for row in chosen)
+            shares[name] = n_right / sum(row.cases for row in chosen)
+    return shares
 
 
 def judge(case: Case, sentence: str) -> str:
+    """Return `right` if a sentence names the cause, `vague` if it hints at it, else `wrong`."""
     lead = re.split(r"\.\s+(?=[A-Z])", sentence)[0]
     if all(re.search(pattern, lead, re.IGNORECASE) for pattern in case.right):
         return "right"

@@ -135,8 +135,8 @@ def _place_of(study: Screen | AnyRun, home: Path) -> Path:
 
 
 def _settings_of(split: Split) -> SplitConfig | None:
-    """Return the settings that draw a split; None for a split by names, which has none."""
-    if split.method == "named":
+    """Return the settings that draw a split; None for one by names or of everything."""
+    if split.method in ("named", "everything"):
         return None
     options = dict(split.options)
     studies = options.pop("test", []) if split.method == "source" else []

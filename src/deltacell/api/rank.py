@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,7 +18,7 @@ from deltacell.base.rendering import Shown, progress_bar, report_function
 from deltacell.base.text import Progress
 from deltacell.cell.annotation import enrichment
 from deltacell.ranking.ensemble import scorer_of
-from deltacell.ranking.evidence import known_of
+from deltacell.ranking.evidence import knowledge_of
 from deltacell.ranking.gene_names import gene_facts
 from deltacell.ranking.given_sets import gene_sets_of, line_of_set
 from deltacell.ranking.measured import against_measured
@@ -103,7 +103,13 @@ class Ranked(Ranking, Shown):
         result = super().to_json(most)
         if self.expected_hits:
             result["sentences"].insert(1, self._sentence_of_expected_hits())
+        result["sentences"][1:1] = self._sentences_of_refits()
         return result
+
+    def _sentences_of_refits(self) -> list[str]:
+        """Return how predictors were made that were fitted on all measurements."""
+        refits = [run.record.refitted for run in self.runs]
+        return list(dict.fromkeys(refit.sentence for refit in refits if refit is not None))
 
     def _sentence_of_expected_hits(self) -> str:
         parts = []
@@ -126,13 +132,15 @@ class Ranked(Ranking, Shown):
         sets = [self._indices(row) for row in result["rows"]]
         for number, (row, genes) in enumerate(zip(result["rows"], sets, strict=True)):
             progress("evidence", number, len(sets))
-            row.update(known_of(self.runs, genes, VOTES))
+            row.update(asdict(knowledge_of(self.runs, genes, VOTES)))
         genes_of_sets = sorted(set().union(*sets))
-        result["gene_facts"] = gene_facts(self.runs[0].data.cell.genes, genes_of_sets, link)
+        facts = gene_facts(self.runs[0].data.cell.genes, genes_of_sets, link)
+        result["gene_facts"] = [asdict(facts_of_gene) for facts_of_gene in facts]
         result["enrichment"] = self.enrichment()
         progress("predicting what was measured", 0, 0)
         sizes = sorted({len(genes) for genes in sets})
-        return {**result, **against_measured(self.runs, scorer_of(self.runs), sizes)}
+        compared = against_measured(self.runs, scorer_of(self.runs), sizes)
+        return {**result, **asdict(compared)}
 
     def page(self, path: str | os.PathLike[str], link: str | None = None) -> Path:
         """Write the ranking as a self-contained HTML page, see `page_data`; return its path."""

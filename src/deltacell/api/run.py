@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deltacell.api.refit import refit
 from deltacell.api.showing import training_rendering
 from deltacell.api.why import ScoreExplanation, why
 from deltacell.base.frames import data_frame
 from deltacell.base.rendering import as_html, report_function
+from deltacell.cell import Cell
 from deltacell.profile.record import RunRecord, read_run
 from deltacell.ranking.gene_names import gene_indices, gene_texts
 from deltacell.ranking.given_sets import gene_sets_of
-from deltacell.screen import Genotypes
+from deltacell.screen import Genotypes, Screen, Split
 from deltacell.train.config import Config
 from deltacell.train.predictor import LoadedRun, load_run
 from deltacell.train.run import train
@@ -60,6 +63,21 @@ class Run:
         return self._loaded
 
     @property
+    def cell(self) -> Cell:
+        """The cell as the predictor sees it."""
+        return self.loaded.data.cell
+
+    @property
+    def screen(self) -> Screen:
+        """The screen that `split` divides: with scores, and merged as the config says."""
+        return self.loaded.data.screen
+
+    @property
+    def split(self) -> Split:
+        """Which genotypes of `screen` it was trained, validated and tested on."""
+        return self.loaded.data.split
+
+    @property
     def history(self) -> History:
         """The metrics of the training, one row per epoch or validation."""
         return History(metrics_of(self.path))
@@ -95,6 +113,24 @@ class Run:
         config = resumed_config(self.path, [*overrides, f"trainer.progress={progress}".lower()])
         train(config, resume=self.path, rendering=training_rendering())
         return Run(self.path, self.weights, self.device)
+
+    def refit(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        progress: bool = True,
+    ) -> Run:
+        """Fit the predictor on all measurements of the screen, and return this as a run.
+
+        The new run, by default in a directory with ``-refitted`` after the name of this one, has
+        the numbers of trees and the calibration that this run chose by its validation part. It has
+        seen the test part, so only this run can be evaluated. A predictor that is trained in epochs
+        cannot be refitted.
+        """
+        outcome = refit(self.loaded, directory, progress=progress)
+        if outcome.signal:
+            warnings.warn("stopped; call refit again to fit it from the beginning", stacklevel=2)
+        return Run(outcome.path, self.weights, self.device)
 
     def __repr__(self) -> str:
         record = self.record

@@ -42,7 +42,7 @@ from deltacell.ranking.request import PAIRS, TRIPLES
 from deltacell.screen import Screen
 from deltacell.storage import MANIFEST, read_manifest
 from deltacell.train.config import Config, DataConfig
-from deltacell.train.config.choose_settings import MODEL, suited_config
+from deltacell.train.config.choose_settings import MODEL, chosen_sentence, suited_config
 from deltacell.train.config.compose import compose
 from deltacell.train.data import TrainingData, load_data, sources
 from deltacell.train.launch import needs_launch
@@ -223,6 +223,8 @@ class _Start:
             # `train` chooses settings only if it also chooses the model.
             del chosen["model"]
             words = [*(f"{key}={hydra_text(value)}" for key, value in chosen.items()), *words]
+        else:
+            self.observer.tell(chosen_sentence(chosen))
         saved_split = self.out / RUN / SPLIT
         split = saved_split if saved_split.exists() else None
         return config, words, load_data(config, split, read=source)

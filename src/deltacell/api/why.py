@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,6 +12,7 @@ from deltacell.base.errors import InputError
 from deltacell.base.files import write_text
 from deltacell.base.frames import data_frame
 from deltacell.base.rendering import Shown, report_function
+from deltacell.ranking.explained_set import ExplainedSet
 from deltacell.ranking.gene_names import gene_indices
 from deltacell.ranking.why import explain_set
 from deltacell.train.predictor import AnyRun, load_runs
@@ -26,29 +27,29 @@ class ScoreExplanation(Shown):
 
     printed_by: ClassVar[str] = "predict:print_explained_set"
 
-    result: Mapping[str, Any]
+    result: ExplainedSet
 
     @property
     def score(self) -> float:
         """The predicted score, in the unit of the screen."""
-        return float(self.result["score"])
+        return self.result.score
 
     @property
     def sentences(self) -> list[str]:
         """The main contributions to the score, in words."""
-        return list(self.result["sentences"])
+        return list(self.result.sentences)
 
     def votes(self) -> pd.DataFrame:
         """Return the measured sets that the score is based on, the largest weight first."""
-        return data_frame(self.result["votes"])
+        return data_frame([asdict(vote) for vote in self.result.knowledge.votes])
 
     def to_json(self) -> dict[str, Any]:
         """Return the explanation as a JSON-serialisable dict."""
-        return dict(self.result)
+        return self.result.to_json()
 
     def page(self, path: str | os.PathLike[str]) -> Path:
         """Write the explanation as a self-contained HTML page; return its path."""
-        html = report_function("predict:explained_page")(self.result)
+        html = report_function("predict:explained_page")(self.to_json())
         write_text(path, html, what="the page")
         return Path(path)
 

@@ -15,6 +15,9 @@ from typing import Any, ClassVar
 
 from deltacell.base.text import Progress
 
+Values = Mapping[str, Any]
+"""The values of a result by their names, as its `to_json` returns them: an object of JSON."""
+
 
 def report_function(place: str) -> Callable[..., Any]:
     """Return a function of `deltacell.report` by its place, such as ``evaluate:print_evaluation``.
@@ -31,13 +34,13 @@ def report_module(name: str) -> ModuleType:
     return import_module(f"deltacell.report.{name}")
 
 
-def as_text(printer: str, values: Mapping[str, Any]) -> str:
+def as_text(printer: str, values: Values) -> str:
     """Return what a function of `deltacell.report` prints of some values."""
     text: str = report_function("terminal:as_text")(partial(report_function(printer), values))
     return text
 
 
-def as_html(printer: str, values: Mapping[str, Any]) -> str:
+def as_html(printer: str, values: Values) -> str:
     """Return what a function of `deltacell.report` prints of some values, as HTML."""
     html: str = report_function("terminal:as_html")(partial(report_function(printer), values))
     return html

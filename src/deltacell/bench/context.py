@@ -151,44 +151,87 @@ def draw_parts(target: Screen, sizes: Sizes, seed: int) -> TargetParts:
 
 def compare(problem: Problem, seeds: int) -> dict[str, Any]:
     """Fit every predictor for every seed and measure Pearson's correlation on the four tests."""
-    scores = problem.target.column("score").astype(np.float64)
-    shuffled = Study(problem.study.name, _shuffled(problem.study.screen))
-    ways: dict[str, Callable[[TargetParts, int], Doubles]] = {
-        OWN: lambda parts, seed: fitted(problem, parts, seed, ()),
-        SHUFFLED: lambda parts, seed: fitted(problem, parts, seed, (shuffled,)),
-        WITH: lambda parts, seed: fitted(problem, parts, seed, (problem.study,)),
-    }
-    if problem.study.predictor is not None:
-        ways = {OTHERS: lambda parts, seed: expected(problem, parts)} | ways
-    predictions: dict[str, list[Doubles]] = {name: [] for name in ways}
-    seconds = dict.fromkeys(ways, 0.0)
     drawn = [draw_parts(problem.target, problem.sizes, seed) for seed in range(seeds)]
-    for seed, parts in enumerate(drawn):
-        for number, (name, way) in enumerate(ways.items()):
-            process.progress(f"{name}, seed {seed}", seed * len(ways) + number, seeds * len(ways))
-            began = time.perf_counter()
-            predictions[name].append(way(parts, seed))
-            seconds[name] += (time.perf_counter() - began) / seeds
+    fits = fit_all(problem, drawn)
     tests = [rows_of_tests(parts, problem.is_new) for parts in drawn]
     resampled = {
-        name: {test: _resampled(problem.target, found, scores, tests, test) for test in TESTS}
-        for name, found in predictions.items()
+        name: _resampled_tests(problem.target, predictions, tests)
+        for name, predictions in fits.predictions.items()
     }
+    measured = {test: resampled[WITH][test].mean for test in TESTS}
+    return {
+        "rows": _mean_rows(resampled, fits.seconds),
+        "intervals": _interval_rows(resampled),
+        "gains": _gain_rows(resampled),
+        "measured": measured,
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Fits:
+    """What each predictor says of the target's rows for each seed, and its mean seconds per fit."""
+
+    predictions: Mapping[str, Sequence[Doubles]]
+    seconds: Mapping[str, float]
+
+
+def fit_all(problem: Problem, drawn: Sequence[TargetParts]) -> Fits:
+    """Fit every predictor on the parts that were drawn for each seed, the first for seed 0."""
+    ways = _predictors(problem)
+    predictions: dict[str, list[Doubles]] = {name: [] for name in ways}
+    seconds = dict.fromkeys(ways, 0.0)
+    n_fits = len(ways) * len(drawn)
+    for seed, parts in enumerate(drawn):
+        for number, (name, way) in enumerate(ways.items()):
+            process.progress(f"{name}, seed {seed}", seed * len(ways) + number, n_fits)
+            began = time.perf_counter()
+            predictions[name].append(way(parts, seed))
+            seconds[name] += (time.perf_counter() - began) / len(drawn)
+    return Fits(predictions, seconds)
+
+
+def _predictors(problem: Problem) -> dict[str, Callable[[TargetParts, int], Doubles]]:
+    """Return by name the functions that predict all rows from the parts of a seed."""
+    shuffled = Study(problem.study.name, _shuffled(problem.study.screen))
+    ways: dict[str, Callable[[TargetParts, int], Doubles]] = {}
+    if problem.study.predictor is not None:
+        ways[OTHERS] = lambda parts, seed: expected(problem, parts)
+    ways[OWN] = lambda parts, seed: fitted(problem, parts, seed, ())
+    ways[SHUFFLED] = lambda parts, seed: fitted(problem, parts, seed, (shuffled,))
+    ways[WITH] = lambda parts, seed: fitted(problem, parts, seed, (problem.study,))
+    return ways
+
+
+def _mean_rows(
+    resampled: Mapping[str, Mapping[str, _Resampled]],
+    seconds: Mapping[str, float],
+) -> list[dict[str, Any]]:
+    """Return the mean over seeds of each predictor in each test, and its seconds."""
     rows = []
-    intervals = []
     for name, by_test in resampled.items():
         means = {test: values.mean for test, values in by_test.items()}
         rows.append({"predictor": name, **means, "seconds": seconds[name]})
+    return rows
+
+
+def _interval_rows(resampled: Mapping[str, Mapping[str, _Resampled]]) -> list[dict[str, Any]]:
+    """Return the interval of each predictor in each test, and its value for each seed."""
+    rows = []
+    for name, by_test in resampled.items():
         for test, values in by_test.items():
-            about = {"predictor": name, "test": test}
-            intervals.append({**about, **_shown(values), "by_seed": list(values.of_seeds)})
-    gains = []
+            row = {"predictor": name, "test": test, **_shown(values)}
+            rows.append({**row, "by_seed": list(values.of_seeds)})
+    return rows
+
+
+def _gain_rows(resampled: Mapping[str, Mapping[str, _Resampled]]) -> list[dict[str, Any]]:
+    """Return what context, and shuffled context, add to the target's own pairs in each test."""
+    rows = []
     for name in (WITH, SHUFFLED):
         for test in TESTS:
             gain = resampled[name][test].less(resampled[OWN][test])
-            gains.append({"predictor": name, "less": OWN, "test": test, **_shown(gain)})
-    measured = {test: resampled[WITH][test].mean for test in TESTS}
-    return {"rows": rows, "intervals": intervals, "gains": gains, "measured": measured}
+            rows.append({"predictor": name, "less": OWN, "test": test, **_shown(gain)})
+    return rows
 
 
 def fitted(problem: Problem, parts: TargetParts, seed: int, context: Sequence[Study]) -> Doubles:
@@ -248,13 +291,22 @@ class _Resampled:
         return _Resampled(tuple(a - b for a, b in pairs), self.resamples - other.resamples)
 
 
+def _resampled_tests(
+    target: Screen,
+    predictions: Sequence[Doubles],
+    tests: Sequence[Mapping[str, Ints]],
+) -> dict[str, _Resampled]:
+    """Return the correlations of a predictor by test; `predictions` and `tests` are by seed."""
+    return {test: _resampled(target, predictions, tests, test) for test in TESTS}
+
+
 def _resampled(
     target: Screen,
     predictions: Sequence[Doubles],
-    scores: Doubles,
     tests: Sequence[Mapping[str, Ints]],
     test: str,
 ) -> _Resampled:
+    scores = target.column("score").astype(np.float64)
     genes = target.genotypes.genes.numpy().reshape(-1, 2)
     of_seeds = []
     resamples = []

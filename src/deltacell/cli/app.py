@@ -13,7 +13,7 @@ import typer
 
 from deltacell.base.errors import DeltacellError
 from deltacell.base.memory import check_limit, lacks_memory, memory_sentence
-from deltacell.cli import bench, data, explain, predict, start, train
+from deltacell.cli import bench, data, explain, predict, refit, start, train
 from deltacell.cli.program import Program, option
 
 UNLIMITED = frozenset(("-h", "--help", "--version"))  # need no library
@@ -32,6 +32,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "start": start.start,
     "train": train.train,
     "evaluate": predict.evaluate,
+    "refit": refit.refit,
     "predict": predict.predict,
     "why": predict.why,
     "explain": explain.explain,

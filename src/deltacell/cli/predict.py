@@ -170,10 +170,10 @@ def why(
 
     paths, genes = _runs_and_genes(runs)
     explanation = explain_score(paths, *genes, weights=weights, device=device)
-    write_json(json, explanation.result)
+    write_json(json, explanation.to_json())
     if html is not None:
         explanation.page(html)
-    print_explained_set(explanation.result)
+    print_explained_set(explanation.to_json())
 
 
 def _runs_and_genes(words: list[str]) -> tuple[list[str], list[str]]:

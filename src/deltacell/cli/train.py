@@ -60,7 +60,7 @@ def train(
 
 def _composed(overrides: list[str], folder: Path | None) -> Config:
     """Return the config of the overrides; if they name data but no model, one for the data."""
-    from deltacell.train.config.choose_settings import suited_config
+    from deltacell.train.config.choose_settings import chosen_sentence, suited_config
     from deltacell.train.config.compose import compose
 
     named = {word.partition("=")[0].lstrip("+") for word in overrides}
@@ -68,8 +68,7 @@ def _composed(overrides: list[str], folder: Path | None) -> Config:
     if chosen or not named & {"data.folder", "data.cell"}:
         return compose(overrides, folder=folder)
     config, settings = suited_config(overrides, folder)
-    text = " ".join(f"{key}={value}" for key, value in settings.items())
-    tell(f"No model was given; settings chosen for the data: {text}")
+    tell(chosen_sentence(settings))
     return config
 
 

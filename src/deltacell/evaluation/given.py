@@ -62,7 +62,8 @@ def compare_given(
     """Return the predictions of others for the rows that all of them cover.
 
     Every one has to cover at least the share ``covers`` of the test rows. The tested pairs that are
-    not hits are left out if any of them lacks one.
+    not hits are left out if any of them lacks one. Without a test part nothing is read, because the
+    evaluation raises then.
     """
     if not 0 < covers <= 1:
         message = f"--covers is {covers:g}; expected a share above 0 and up to 1"
@@ -73,6 +74,8 @@ def compare_given(
         message = f"two predictors share a name: {', '.join(names)}"
         raise InputError(message, code="same-name", fix="Rename a file or a function.")
     n_test = len(rows.split.test)
+    if not (sources and n_test):
+        return GivenOnRows(rows, {}, [], [])
     n_rows = len(rows.genotypes)
     is_covered: Bools = np.ones(n_rows, dtype=bool)
     answers: list[GivenPredictions] = []
@@ -84,14 +87,14 @@ def compare_given(
         notes += answer.notes
         answers.append(answer)
     is_used = is_covered[:n_test]
-    if not is_used.any():
+    if n_test and not is_used.any():
         message = "no test row is covered by all given predictions"
         raise InputError(message, code="missing-predictions")
     has_all_zeros = bool(is_covered[n_test:].all())
     notes += _notes_on_coverage(is_covered, n_test)
     is_kept = np.concatenate([is_used, np.full(n_rows - n_test, has_all_zeros)])
     return GivenOnRows(
-        only(rows, is_used, with_zeros=has_all_zeros) if sources else rows,
+        only(rows, is_used, with_zeros=has_all_zeros),
         {answer.name: answer.of(is_kept) for answer in answers},
         notes,
         [sentence for source in sources for sentence in _doubts(source, data)],

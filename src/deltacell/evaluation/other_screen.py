@@ -108,7 +108,7 @@ def _nothing_to_test(counts: Counts, data: TrainingData) -> InputError:
     what = f"none of {counts.read:,} rows can be tested on ({reasons})"
     examples = ", ".join(data.cell.genes.systematic[:3])
     fix = f"Give interaction scores of other sets of the run's genes, such as {examples}."
-    return InputError(what, code="nothing-to-test", fix=fix)
+    return InputError(what, code="nothing-to-test", fix=fix, dropped=dict(counts.dropped))
 
 
 def _n_unseen(screen: Screen, data: TrainingData) -> Ints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -105,6 +106,8 @@ def evaluate_runs(
     options = EvaluationOptions() if options is None else options
     sorted_out = _sorted_out(predictors)
     runs = load_runs(sorted_out.runs, weights, device)
+    if options.on is None:
+        _check_has_test(runs)
     _check_is_of_runs(runs, screen, split)
     data = compared_data(runs)
     for sentence in data.warnings:
@@ -167,6 +170,20 @@ def _sorted_out(predictors: AnyPredictor | Sequence[AnyPredictor]) -> _SortedOut
 def _is_baseline(name: str) -> bool:
     """Return whether a name is that of a baseline and not of a directory with a run."""
     return name in BASELINES and not (Path(name) / RUN_FILE).is_file()
+
+
+def _check_has_test(runs: Sequence[LoadedRun]) -> None:
+    """Raise for a run that was fitted on all measurements of its screen."""
+    for run in runs:
+        if run.data.split.method != "everything":
+            continue
+        what = "the predictor has seen all measurements of its screen, so none is left to test it"
+        refitted = run.record.refitted
+        fix = "Evaluate a run with a test part, or test on another screen with on=."
+        if refitted is not None:
+            source = os.path.normpath(run.record.path / refitted.run)
+            fix = f"Evaluate the run that it was refitted from: deltacell evaluate {source}"
+        raise InputError(what, code="seen-everything", where=run.record.path, fix=fix)
 
 
 def _check_is_of_runs(

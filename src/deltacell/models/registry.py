@@ -63,9 +63,10 @@ def config_class(name: str) -> type[ModelConfig]:
     entries = _installed().get(name, [])
     if len(entries) + (name in BUILT_IN) > 1:
         owners = [_package(entry) for entry in entries] + ["deltacell"] * (name in BUILT_IN)
-        what = f"several packages have a model '{name}': {', '.join(sorted(owners))}"
+        packages = sorted(owners)
+        what = f"several packages have a model '{name}': {', '.join(packages)}"
         fix = "Uninstall all but one of them, or rename the entry point."
-        raise InputError(what, code="ambiguous-model", fix=fix)
+        raise InputError(what, code="ambiguous-model", fix=fix, packages=packages)
     if name in BUILT_IN:
         return built_in(name)
     if not entries:

@@ -190,12 +190,17 @@ class Capture(Profiler):
         **options: Any,
     ) -> None:
         super().__init__()
-        self.window, self.folder, self.rank = window, folder, rank
-        self.timer, self._options = timer, options
+        self.window = window
+        self.folder = folder
+        self.rank = rank
+        self.timer = timer
+        self._options = options
         self._ranks = range(world_size) if world_size > 1 else (rank,)
 
     def _record(self, step: int) -> Generator[None]:
-        window, number, done = self.window, 0, 0
+        window = self.window
+        number = 0
+        done = 0
         recorded = window.warmup + window.active
         profiler: torch.profiler.profile | None = None
         while all(self._file(rank, number).is_file() for rank in self._ranks):
@@ -219,7 +224,8 @@ class Capture(Profiler):
                 if samples:
                     per_step = sum(samples) / len(samples)
                     profiler.add_metadata_json(SAMPLES_PER_STEP, f"{per_step:g}")
-                ended, profiler = profiler, None
+                ended = profiler
+                profiler = None
                 ended.__exit__(None, None, None)  # type: ignore[no-untyped-call]
                 _write(ended, self._file(self.rank, number))
                 self.files.append(self._file(self.rank, number))
@@ -295,7 +301,8 @@ class HostProfiler(Profiler):
         if kind == "lines":
             need("line_profiler", "profiler.kind=lines", "lines")
         self.name = f"the profiler '{kind}'"
-        self._kind, self._functions = kind, functions
+        self._kind = kind
+        self._functions = functions
         self._stem = folder / f"{kind}-rank{rank}"
 
     def _record(self, step: int) -> Generator[None]:

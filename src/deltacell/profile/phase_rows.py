@@ -105,7 +105,8 @@ def unevenness(steady: pl.DataFrame) -> Uneven | None:
     both = (fast, slow)
     large = [p for p in PHASES if any(x[f"{p}_s"] >= 0.1 * x["wall_s"] for x in both)]
     changed = tuple(p for p in large if slow[f"{p}_s"] >= 2 * fast[f"{p}_s"])
-    steps, is_everywhere = (slow["first"], slow["last"]), 1 < len(changed) == len(large)
+    steps = (slow["first"], slow["last"])
+    is_everywhere = 1 < len(changed) == len(large)
     return Uneven(fast["wall_s"], slow["wall_s"], *steps, changed, is_everywhere)
 
 
@@ -140,7 +141,8 @@ class PhaseSummary:
         undisturbed = warm.filter(~pl.col("profiled"))
         steady = next((part for part in (undisturbed, warm) if len(part)), steps)
         self.steady = steady = steady.drop("warmup")
-        self.steps, self.samples = len(steady), int(steady["samples"].sum())
+        self.steps = len(steady)
+        self.samples = int(steady["samples"].sum())
         self.wall_s = wall = float(steady["wall_s"].sum())
         # The time of a real step, not the mean of the two in the middle.
         self.median_s = steady["wall_s"].quantile(0.5, "higher") or 0.0
@@ -156,7 +158,8 @@ class PhaseSummary:
         self.uneven = unevenness(steady)
         phases = []
         for phase in PHASES:
-            seconds, in_run = float(steady[f"{phase}_s"].sum()), run[f"{phase}_s"] or 0.0
+            seconds = float(steady[f"{phase}_s"].sum())
+            in_run = run[f"{phase}_s"] or 0.0
             per = (_ratio(seconds, self.steps) * 1e3, _ratio(seconds, self.samples) * 1e6)
             whole = (in_run, _ratio(in_run, run_s))
             phases.append(PhaseTime(phase, seconds, _ratio(seconds, wall), *per, *whole))
@@ -169,9 +172,9 @@ class PhaseSummary:
 
     def to_json(self) -> dict[str, Any]:
         """Return the summary as a JSON-serialisable dict."""
-        found = {name: value for name, value in vars(self).items() if name != "steady"}
+        facts = {name: value for name, value in vars(self).items() if name != "steady"}
         uneven = None if self.uneven is None else asdict(self.uneven)
-        return found | {"uneven": uneven, "phases": [asdict(time) for time in self.phases]}
+        return facts | {"uneven": uneven, "phases": [asdict(time) for time in self.phases]}
 
     def of(self, phase: str) -> PhaseTime:
         """Return the summary of a phase."""
@@ -200,10 +203,10 @@ def _by_step(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _residual(rows: pl.DataFrame) -> float:
-    held = pl.sum_horizontal(f"{phase}_s" for phase in PHASES)
+    in_phases = pl.sum_horizontal(f"{phase}_s" for phase in PHASES)
     end = pl.col("begin_s") + pl.col("wall_s")
     runs = rows.group_by("rank", "attempt").agg(
-        (held - pl.col("wall_s")).abs().sum().alias("within"),
+        (in_phases - pl.col("wall_s")).abs().sum().alias("within"),
         (end.max() - pl.col("begin_s").min()).alias("elapsed"),
         pl.col("wall_s").sum(),
     )

@@ -97,7 +97,8 @@ class PhaseTimer:
 
         This is for times known only afterwards, such as communication not hidden by the backward.
         """
-        source, target = _INDEX[from_phase], _INDEX[to_phase]
+        source = _INDEX[from_phase]
+        target = _INDEX[to_phase]
         self._settle()
         moved = min(round(seconds * 1e9), self._spent[source])
         self._spent[source] -= moved

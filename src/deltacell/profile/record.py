@@ -18,6 +18,7 @@ import yaml  # type: ignore[import-untyped]
 
 from deltacell.base.errors import InputError
 from deltacell.base.files import read_json, seal_of, write_json
+from deltacell.profile.refitted import Refitted
 
 SCHEMA_VERSION = 1
 RUN_FILE = "run.json"
@@ -166,6 +167,7 @@ class RunRecord:
     error: str | None = None
     target: Target | None = None  # None if targets were not standardised
     limits: str | None = None  # a sentence on what limits this run
+    refitted: Refitted | None = None  # from which run, if it has seen all measurements
 
     def facts_of_model(self) -> dict[str, Any]:
         """Return what the model recorded about itself; ``propagation`` has a place of its own."""
@@ -198,7 +200,8 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
     file = folder / RUN_FILE
     if not file.is_file():
         why = f"it has no {RUN_FILE}" if folder.exists() else "it does not exist"
-        what, fix = f"not a run directory: {why}", "Give a directory made by `deltacell train`."
+        what = f"not a run directory: {why}"
+        fix = "Give a directory made by `deltacell train`."
         raise InputError(what, code="not-a-run", where=folder, fix=fix)
     data = read_json(file, what="the record of the run")
     schema = data.get("schema") if isinstance(data, dict) else None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -16,7 +17,65 @@ from deltacell.ranking.gene_names import gene_texts
 from deltacell.screen import Genotypes
 from deltacell.train.predictor import LoadedRun
 
-LARGEST_TERM, MOST_TERMS = 500, 5  # terms of more genes are not specific
+LARGEST_TERM = 500  # genes; a term of more is not specific
+MOST_TERMS = 5  # that are listed of one set
+
+
+class Link(TypedDict):
+    """An edge between two genes of a set, from ``first`` to ``second`` if it is directed."""
+
+    first: str
+    second: str
+    relation: str
+
+
+class EvidenceColumns(TypedDict):
+    """The evidence for sets, as columns with one entry per set."""
+
+    relations: list[list[str]]  # the names of those with a link
+    links: list[list[Link]]
+    pathways: list[list[str]]  # that two genes share
+    complexes: list[list[str]]  # that two genes share
+
+
+@dataclass(frozen=True)
+class SetEvidence:
+    """The evidence for one set: a row of `EvidenceColumns`."""
+
+    relations: list[str]
+    links: list[Link]
+    pathways: list[str]
+    complexes: list[str]
+
+
+@dataclass(frozen=True)
+class SetVote:
+    """A measured set that the prediction of a run for another set rests on."""
+
+    run: str
+    names: list[str]  # of the measured set
+    replaced: str  # the gene of the other set that is not in it
+    by: str  # the gene in its place
+    score: float  # the measured score
+    relation: str  # that links both genes
+    weight: float
+
+
+@dataclass(frozen=True)
+class SharedTerm:
+    """A term of an annotation that all genes of a set have."""
+
+    annotation: str
+    term: str
+
+
+@dataclass(frozen=True)
+class SetKnowledge:
+    """What is known about a set in addition to its links."""
+
+    votes: list[SetVote]  # the largest weight first
+    lost: list[str]  # the reactions that only the whole set loses
+    terms: list[SharedTerm]
 
 
 class Evidence:
@@ -28,97 +87,151 @@ class Evidence:
     """
 
     def __init__(self, cell: Cell) -> None:
-        self._genes, self._n = cell.genes.systematic, cell.n_genes
+        self._genes = cell.genes.systematic
+        self._n_genes = cell.n_genes
         self._relations = list(cell.relations.values())
         # Ascending keys; an undirected edge occurs once, with the smaller gene first.
-        edges = [relation.edges()[:2] for relation in self._relations]
-        self._edges = [np.sort(source * self._n + target) for source, target in edges]
-        pathways: dict[str, set[int]] = {}
-        complexes: list[tuple[str, Iterable[int]]] = []
-        if (metabolism := cell.metabolism) is not None:
-            rules = zip(*(column.tolist() for column in metabolism.rule_genes), strict=True)
-            for reaction, gene in rules if metabolism.pathways else ():
-                for name in metabolism.pathways[reaction]:
-                    pathways.setdefault(name, set()).add(gene)
-            ends = pairwise(metabolism.clause_offsets.tolist())
-            for reaction, (a, b) in zip(metabolism.clause_reaction, ends, strict=True):
-                genes = metabolism.clause_genes[a:b].tolist()
-                complexes.append((metabolism.reactions[reaction], genes))
-        for relation, (source, target) in zip(self._relations, edges, strict=True):
-            files = [one.file for one in cell.sources if one.into == relation.name]
-            if any("complex" in name.lower() for name in [relation.name, *files]):
-                pairs = np.stack([source, target], axis=1).tolist()
-                complexes += [(relation.name, pair) for pair in pairs]
-        self._pathways = self._by_pair(pathways.items())
+        self._edges: list[Ints] = []
+        for relation in self._relations:
+            source, target = relation.edges()[:2]
+            self._edges.append(np.sort(source * self._n_genes + target))
+        self._pathways = self._by_pair(_genes_of_pathways(cell))
+        complexes = [*_genes_of_clauses(cell), *_edges_of_complexes(cell)]
         self._complexes = self._by_pair(complexes)
 
-    def _by_pair(self, groups: Iterable[tuple[str, Iterable[int]]]) -> dict[int, set[str]]:
+    def _by_pair(self, groups: Iterable[_Group]) -> dict[int, set[str]]:
         """Return the names of the groups that contain both genes, by the key of the pair."""
         shared: dict[int, set[str]] = {}
         for name, genes in groups:
-            for a, b in combinations(sorted(genes), 2):
-                shared.setdefault(a * self._n + b, set()).add(name)
+            for first, second in combinations(sorted(genes), 2):
+                shared.setdefault(first * self._n_genes + second, set()).add(name)
         return shared
 
-    def columns(self, sets: Ints) -> dict[str, list[Any]]:
-        """Return the evidence for sets, [m, size], as columns with one entry per set.
+    def of_set(self, genes: Ints) -> SetEvidence:
+        """Return the evidence for one set."""
+        columns = self.columns(genes[None])
+        return SetEvidence(
+            relations=columns["relations"][0],
+            links=columns["links"][0],
+            pathways=columns["pathways"][0],
+            complexes=columns["complexes"][0],
+        )
 
-        ``links`` are edges between genes of a set, from ``first`` to ``second`` if directed, and
-        ``relations`` their names; ``pathways`` and ``complexes`` are shared by two genes.
-        """
-        ascending, pairs = np.sort(sets, axis=1), np.triu_indices(sets.shape[1], 1)
-        first, second = (ascending[:, places] for places in pairs)
-        keys = (first * self._n + second).tolist()
-        links: list[list[dict[str, str]]] = [[] for _ in first]
-        for relation, edges in zip(self._relations, self._edges, strict=True):
-            ways = [(first, second), (second, first)][: 1 + relation.directed]
-            there = np.stack([look_up(edges, a * self._n + b)[1] for a, b in ways], axis=2)
-            for row, pair, way in np.argwhere(there).tolist():
-                a, b = (self._genes[genes[row, pair]] for genes in ways[way])
-                links[row].append({"first": a, "second": b, "relation": relation.name})
+    def columns(self, sets: Ints) -> EvidenceColumns:
+        """Return the evidence for sets, [m, size]."""
+        ascending = np.sort(sets, axis=1)
+        first_places, second_places = np.triu_indices(sets.shape[1], 1)
+        first = ascending[:, first_places]  # [m, pairs]
+        second = ascending[:, second_places]
+        links = self._links(first, second)
+        keys = (first * self._n_genes + second).tolist()
         return {
-            "relations": [list({link["relation"]: None for link in of}) for of in links],
+            "relations": [_relations_of(links_of_set) for links_of_set in links],
             "links": links,
-            "pathways": [_shared(self._pathways, of) for of in keys],
-            "complexes": [_shared(self._complexes, of) for of in keys],
+            "pathways": [_shared(self._pathways, pairs) for pairs in keys],
+            "complexes": [_shared(self._complexes, pairs) for pairs in keys],
         }
+
+    def _links(self, first: Ints, second: Ints) -> list[list[Link]]:
+        """Return the edges between the pairs of genes of each set, [m, pairs]."""
+        links: list[list[Link]] = [[] for _ in first]
+        for relation, edges in zip(self._relations, self._edges, strict=True):
+            directions = [(first, second), (second, first)][: 1 + relation.directed]
+            keys = [source * self._n_genes + target for source, target in directions]
+            is_edge = np.stack([look_up(edges, key)[1] for key in keys], axis=2)
+            for row, pair, direction in np.argwhere(is_edge).tolist():
+                sources, targets = directions[direction]
+                source = self._genes[sources[row, pair]]
+                target = self._genes[targets[row, pair]]
+                links[row].append({"first": source, "second": target, "relation": relation.name})
+        return links
+
+
+_Group = tuple[str, Iterable[int]]
+"""A name and the genes that share it."""
+
+
+def _genes_of_pathways(cell: Cell) -> Iterable[_Group]:
+    """Return the genes in rules of a pathway's reactions."""
+    metabolism = cell.metabolism
+    if metabolism is None or not metabolism.pathways:
+        return []
+    genes_of_pathway: dict[str, set[int]] = {}
+    reactions, genes = (column.tolist() for column in metabolism.rule_genes)
+    for reaction, gene in zip(reactions, genes, strict=True):
+        for name in metabolism.pathways[reaction]:
+            genes_of_pathway.setdefault(name, set()).add(gene)
+    return genes_of_pathway.items()
+
+
+def _genes_of_clauses(cell: Cell) -> Iterator[_Group]:
+    """Yield the genes that a clause of a rule needs together, named after its reaction."""
+    metabolism = cell.metabolism
+    if metabolism is None:
+        return
+    ends = pairwise(metabolism.clause_offsets.tolist())
+    for reaction, (begin, end) in zip(metabolism.clause_reaction, ends, strict=True):
+        yield metabolism.reactions[reaction], metabolism.clause_genes[begin:end].tolist()
+
+
+def _edges_of_complexes(cell: Cell) -> Iterator[_Group]:
+    """Yield the edges of relations with "complex" in their name or in that of a source file."""
+    for relation in cell.relations.values():
+        files = [source.file for source in cell.sources if source.into == relation.name]
+        if any("complex" in name.lower() for name in [relation.name, *files]):
+            source, target = relation.edges()[:2]
+            for pair in np.stack([source, target], axis=1).tolist():
+                yield relation.name, pair
+
+
+def _relations_of(links: Sequence[Link]) -> list[str]:
+    return list(dict.fromkeys(link["relation"] for link in links))
 
 
 def _shared(by_pair: dict[int, set[str]], pairs: list[int]) -> list[str]:
-    return sorted({name for pair in pairs for name in by_pair.get(pair, ())})
+    shared: set[str] = set()
+    for pair in pairs:
+        shared |= by_pair.get(pair, set())
+    return sorted(shared)
 
 
-def known_of(
+def knowledge_of(
     runs: Sequence[LoadedRun],
     genes: Sequence[int],
-    most: int | None = None,
-) -> dict[str, Any]:
-    """Return the evidence about a set.
-
-    ``votes`` are at most ``most`` measured sets that predictions rest on, the largest weight first;
-    ``lost`` the reactions that only the whole set loses; ``terms`` those that all its genes have.
-    """
+    most_votes: int | None = None,
+) -> SetKnowledge:
+    """Return the votes, lost reactions and shared terms of a set, with at most some votes."""
     cell = runs[0].data.cell
-    names = gene_texts(cell.genes)
-    votes: list[dict[str, Any]] = []
-    for run in runs:
-        for voter in run.predictor.model.evidence(run.data.cell, list(genes)):
-            votes.append(
-                {
-                    "run": run.record.name,
-                    "names": [names[gene] for gene in voter.genes],
-                    "replaced": names[voter.replaced],
-                    "by": names[voter.by],
-                    "score": voter.score,
-                    "relation": voter.relation,
-                    "weight": voter.weight,
-                },
-            )
-    votes.sort(key=lambda vote: -abs(vote["weight"]))
-    lost: list[str] = []
-    if (metabolism := cell.metabolism) is not None:
-        reactions = metabolism.lost_together(Genotypes.of([genes])).reactions
-        lost = [metabolism.reactions[reaction] for reaction in reactions]
+    votes = [vote for run in runs for vote in _votes_of(run, genes)]
+    votes.sort(key=lambda vote: -abs(vote.weight))
     terms = shared_terms(cell, genes, max_genes=LARGEST_TERM)[:MOST_TERMS]
-    shared = [{"annotation": term.annotation, "term": term.term} for term in terms]
-    return {"votes": votes[:most], "lost": lost, "terms": shared}
+    return SetKnowledge(
+        votes=votes[:most_votes],
+        lost=_lost_reactions(cell, genes),
+        terms=[SharedTerm(term.annotation, term.term) for term in terms],
+    )
+
+
+def _votes_of(run: LoadedRun, genes: Sequence[int]) -> list[SetVote]:
+    cell = run.data.cell
+    names = gene_texts(cell.genes)
+    return [
+        SetVote(
+            run=run.record.name,
+            names=[names[gene] for gene in vote.genes],
+            replaced=names[vote.replaced],
+            by=names[vote.by],
+            score=vote.score,
+            relation=vote.relation,
+            weight=vote.weight,
+        )
+        for vote in run.predictor.model.evidence(cell, list(genes))
+    ]
+
+
+def _lost_reactions(cell: Cell, genes: Sequence[int]) -> list[str]:
+    metabolism = cell.metabolism
+    if metabolism is None:
+        return []
+    lost = metabolism.lost_together(Genotypes.of([genes])).reactions
+    return [metabolism.reactions[reaction] for reaction in lost]

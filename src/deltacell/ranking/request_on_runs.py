@@ -12,7 +12,7 @@ import numpy as np
 
 from deltacell.base.arrays import Bools, Ints
 from deltacell.cell import Cell
-from deltacell.profile.record import CHECKPOINTS
+from deltacell.profile.record import CHECKPOINTS, Reached
 from deltacell.ranking.filter import LINKED, STATUSES, Linkage, Statuses, phenotypes_of
 from deltacell.ranking.gene_names import gene_indices, gene_texts
 from deltacell.ranking.gene_sets import GeneSets, Scored
@@ -103,8 +103,14 @@ def _facts(run: LoadedRun, label: str, weights: str) -> RunFacts:
         checkpoint=chosen.file,
         sha256=sha256_of_file(checkpoints.folder / chosen.file),
         finished=run.is_finished,
-        validation_pearson=chosen.value,
+        validation_pearson=_validation_pearson(run, chosen),
     )
+
+
+def _validation_pearson(run: LoadedRun, checkpoint: Reached) -> float | None:
+    """Return the correlation on the validation part, of a refitted run that of its first fit."""
+    refitted = run.record.refitted
+    return checkpoint.value if refitted is None else refitted.validation_pearson
 
 
 def trained_sizes(runs: Sequence[LoadedRun]) -> set[int]:

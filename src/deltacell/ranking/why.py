@@ -1,24 +1,33 @@
-"""Explanations of the score of a gene set: contributions, evidence and measured sets near it."""
+"""The explanation of a gene set's score: contributions, evidence and measured sets near it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from deltacell.base.arrays import Ints
+from deltacell.base.arrays import Doubles, Ints
 from deltacell.cell import Genes
 from deltacell.models.interface import GatedScore
-from deltacell.ranking.ensemble import on_one_scale, scorer_of_predictors
-from deltacell.ranking.evidence import Evidence, known_of
+from deltacell.ranking.ensemble import MeanOfRuns, on_one_scale, scorer_of_predictors
+from deltacell.ranking.evidence import Evidence, Link, knowledge_of
+from deltacell.ranking.explained_set import (
+    ExplainedSet,
+    GeneContribution,
+    MeanContributions,
+    NearestSet,
+    OtherGenes,
+    RelationContribution,
+    RunScore,
+)
 from deltacell.ranking.gene_names import gene_facts, gene_texts
 from deltacell.ranking.integrated_gradients import MOST, Contributions, contributions
 from deltacell.ranking.measured import MeasuredSets, nearest_sets
 from deltacell.ranking.request_on_runs import trained_genes, trained_sizes
 from deltacell.ranking.why_sentences import why_sentences
 from deltacell.screen import Genotypes
-from deltacell.train.predictor import LoadedRun
+from deltacell.train.predictor import LoadedRun, TrainedPredictor
 
 OTHER_GENES = 10  # listed in addition to the deleted ones
 NEAREST = 10  # measured sets that are listed
@@ -29,91 +38,175 @@ def explain_set(
     genes: Sequence[int] | Ints,
     *,
     most: int = MOST,
-) -> dict[str, Any]:
+) -> ExplainedSet:
     """Explain the score of one gene set, by one run or by several of the same genes together.
 
     The order of the genes does not matter. All numbers are in the unit of the screen. Each
     decomposition of a run's score takes at most ``most`` gradients.
     """
-    chosen = np.sort(np.asarray(genes, dtype=np.int64))
-    indices, cell = chosen.tolist(), runs[0].data.cell
-    genotype = Genotypes.of([indices]).check(cell.n_genes)
+    cell = runs[0].data.cell
+    ascending = np.sort(np.asarray(genes, dtype=np.int64))
+    indices = ascending.tolist()
+    Genotypes.of([indices]).check(cell.n_genes)
     predictors = on_one_scale(runs)
     scorer = scorer_of_predictors(predictors)
-    scored, each = scorer.score(chosen[None]), scorer.score_each(chosen[None])[:, 0].tolist()
-    networks, of_runs = [], []
-    for run, predictor, score in zip(runs, predictors, each, strict=True):
-        said = {"name": run.record.name, "seed": run.record.seed, "model": run.config.model.name}
-        said |= {"score": score, "hit": None, "given_hit": None}
-        gated = predictor.model.gated(predictor.cell, indices)
-        if gated is not None:
-            both = contributions(gated, cell.n_genes, predictor.scale, most)
-            networks.append((gated, *both))
-        else:
-            found = predictor.predict(genotype)
-            hits = {"hit": found.hit, "given_hit": found.given_hit}
-            said |= {name: float(one[0]) for name, one in hits.items() if one is not None}
-        of_runs.append(said)
-    names = gene_texts(cell.genes)
-    evidence = {name: column[0] for name, column in Evidence(cell).columns(chosen[None]).items()}
-    known = MeasuredSets(runs, [len(chosen)])
-    measured = known.sets[:, -len(chosen) :]
-    itself = np.flatnonzero((measured == chosen).all(axis=1)).tolist()[:1]
-    rows, apart = nearest_sets(cell, indices, measured, NEAREST)
-    nearest = known.listed(rows, scorer)
-    result = {
-        "title": f"Why {' '.join(names[g] for g in indices)} scores {scored.score[0]:+.3g}",
-        "genes": [cell.genes[g] for g in indices],
-        "names": [names[g] for g in indices],
-        "runs": of_runs,
-        "score": float(scored.score[0]),
-        "spread": None if len(runs) == 1 else float(scored.spread[0]),
-        "measured": float(known.score[itself[0]]) if itself else None,
-        "part": known.part_name(itself[0]) if itself else None,
-        **_carried(networks, indices, cell.genes, evidence["links"]),
-        **known_of(runs, indices),
-        "gene_facts": gene_facts(cell.genes, indices),
-        "nearest": [{**x, "distance": d} for x, d in zip(nearest, apart.tolist(), strict=True)],
-        "evidence": evidence,
-    }
-    trained, sizes = trained_genes(runs), trained_sizes(runs)
-    untrained = [names[g] for g in indices if not trained[g]]
-    return {**result, "sentences": why_sentences(result, untrained, sizes)}
+    scored = scorer.score(ascending[None])
+    score = float(scored.score[0])
+    texts = gene_texts(cell.genes)
+    names = [texts[gene] for gene in indices]
+    gated = [predictor.model.gated(predictor.cell, indices) for predictor in predictors]
+    measured_sets = MeasuredSets(runs, [len(indices)])
+    row = measured_sets.row_of(ascending)
+    evidence = Evidence(cell).of_set(ascending)
+    explained = ExplainedSet(
+        title=f"Why {' '.join(names)} scores {score:+.3g}",
+        genes=[cell.genes[gene] for gene in indices],
+        names=names,
+        runs=_scores_of_runs(runs, predictors, gated, scorer, ascending),
+        score=score,
+        spread=None if len(runs) == 1 else float(scored.spread[0]),
+        measured=None if row is None else float(measured_sets.score[row]),
+        part=None if row is None else measured_sets.part_name(row),
+        contributions=_mean_contributions(
+            _contributions_of_networks(predictors, gated, most),
+            indices,
+            cell.genes,
+            evidence.links,
+        ),
+        knowledge=knowledge_of(runs, indices),
+        gene_facts=gene_facts(cell.genes, indices),
+        nearest=_nearest(measured_sets, ascending, scorer),
+        evidence=evidence,
+    )
+    is_trained = trained_genes(runs)
+    untrained = [texts[gene] for gene in indices if not is_trained[gene]]
+    sentences = why_sentences(explained, untrained, trained_sizes(runs))
+    return replace(explained, sentences=sentences)
 
 
-def _carried(
-    networks: Sequence[tuple[GatedScore, Contributions, Contributions]],
-    chosen: list[int],
+def _scores_of_runs(
+    runs: Sequence[LoadedRun],
+    predictors: Sequence[TrainedPredictor],
+    gated: Sequence[GatedScore | None],
+    scorer: MeanOfRuns,
+    ascending: Ints,
+) -> list[RunScore]:
+    """Return the score of a set by each run, with the probability of a hit if it predicts one."""
+    genotype = Genotypes.of([ascending.tolist()])
+    scores: list[float] = scorer.score_each(ascending[None])[:, 0].tolist()
+    run_scores = []
+    for run, predictor, network, score in zip(runs, predictors, gated, scores, strict=True):
+        model = run.config.model.name
+        run_score = RunScore(run.record.name, run.record.seed, model, score)
+        if network is None:
+            prediction = predictor.predict(genotype)
+            if prediction.hit is not None:
+                run_score = replace(run_score, hit=float(prediction.hit[0]))
+            if prediction.given_hit is not None:
+                run_score = replace(run_score, given_hit=float(prediction.given_hit[0]))
+        run_scores.append(run_score)
+    return run_scores
+
+
+def _nearest(measured_sets: MeasuredSets, ascending: Ints, scorer: MeanOfRuns) -> list[NearestSet]:
+    """Return the measured sets nearest to a set of their size, the nearest first."""
+    candidates = measured_sets.sets[:, -len(ascending) :]
+    rows, distances = nearest_sets(measured_sets.cell, ascending.tolist(), candidates, NEAREST)
+    listed = measured_sets.listed(rows, scorer)
+    pairs = zip(listed, distances.tolist(), strict=True)
+    return [NearestSet(**vars(measured_set), distance=distance) for measured_set, distance in pairs]
+
+
+@dataclass(frozen=True)
+class _NetworkContributions:
+    """What relations and genes contribute to the score of one network."""
+
+    relation_names: tuple[str, ...]
+    relations: Contributions
+    genes: Contributions
+
+
+def _contributions_of_networks(
+    predictors: Sequence[TrainedPredictor],
+    gated: Sequence[GatedScore | None],
+    most: int,
+) -> list[_NetworkContributions]:
+    """Return the contributions to the score of every predictor that has gates."""
+    networks = []
+    for predictor, network in zip(predictors, gated, strict=True):
+        if network is not None:
+            n_genes = predictor.cell.n_genes
+            relations, genes = contributions(network, n_genes, predictor.scale, most)
+            networks.append(_NetworkContributions(network.relations, relations, genes))
+    return networks
+
+
+def _mean_contributions(
+    networks: Sequence[_NetworkContributions],
+    deleted: list[int],
     genes: Genes,
-    links: list[dict[str, str]],
-) -> dict[str, Any]:
-    n, names, joined = len(networks), gene_texts(genes), [link["relation"] for link in links]
-    # A relation that a run does not have contributes nothing to it.
-    relations: dict[str, float] = {}
-    for gated, of_relations, _ in networks:
-        for name, value in zip(gated.relations, of_relations.values.tolist(), strict=True):
-            relations[name] = relations.get(name, 0.0) + value / n
-    mean = sum((of_genes.values / n for *_, of_genes in networks), np.zeros(len(genes)))
-    order = np.argsort(-np.abs(mean), kind="stable").tolist() if n else []
-    others = [g for g in order if g not in chosen]
-    listed = [g for g in others[:OTHER_GENES] if mean[g] != 0]
-    found: dict[str, Any] = {
-        "relations": [
-            {"relation": name, "links": joined.count(name), "contribution": relations[name]}
-            for name in sorted(relations, key=lambda name: -abs(relations[name]))
-        ],
-        "gene_contributions": [
-            {"gene": genes[g], "name": names[g], "deleted": g in chosen, "contribution": mean[g]}
-            for g in [g for g in order if g in chosen] + listed
-        ],
-        "other_genes": {
-            "genes": len(others) - len(listed),
-            "contribution": float(mean[others[len(listed) :]].sum()),
-        },
-        "complete": all(one.complete for _, *both in networks for one in both),
-    }
-    for place, kind in enumerate(("relations", "genes"), 1):
-        for what in ("baseline", "residual"):
-            values = [getattr(one[place], what) for one in networks]
-            found[f"{kind}_{what}"] = float(np.mean(values)) if n else None
-    return found
+    links: Sequence[Link],
+) -> MeanContributions:
+    """Return the means over networks; only the ``OTHER_GENES`` largest other genes are listed."""
+    mean_of_gene = np.zeros(len(genes))
+    for network in networks:
+        mean_of_gene += network.genes.values / len(networks)
+    largest_first = np.argsort(-np.abs(mean_of_gene), kind="stable").tolist() if networks else []
+    deleted_first = [gene for gene in largest_first if gene in deleted]
+    others = [gene for gene in largest_first if gene not in deleted]
+    listed_others = [gene for gene in others[:OTHER_GENES] if mean_of_gene[gene] != 0]
+    unlisted = others[len(listed_others) :]
+    of_relations = [network.relations for network in networks]
+    of_genes = [network.genes for network in networks]
+    return MeanContributions(
+        relations=_relation_contributions(networks, links),
+        gene_contributions=_gene_contributions(
+            deleted_first + listed_others,
+            mean_of_gene,
+            deleted,
+            genes,
+        ),
+        other_genes=OtherGenes(len(unlisted), float(mean_of_gene[unlisted].sum())),
+        complete=all(one_kind.complete for one_kind in of_relations + of_genes),
+        relations_baseline=_mean([network.baseline for network in of_relations]),
+        relations_residual=_mean([network.residual for network in of_relations]),
+        genes_baseline=_mean([network.baseline for network in of_genes]),
+        genes_residual=_mean([network.residual for network in of_genes]),
+    )
+
+
+def _relation_contributions(
+    networks: Sequence[_NetworkContributions],
+    links: Sequence[Link],
+) -> list[RelationContribution]:
+    """Return the mean contribution of every relation, the largest first.
+
+    A relation that a network does not have contributes nothing to it.
+    """
+    means: dict[str, float] = {}
+    for network in networks:
+        values = network.relations.values.tolist()
+        for name, value in zip(network.relation_names, values, strict=True):
+            means[name] = means.get(name, 0.0) + value / len(networks)
+    linked_by = [link["relation"] for link in links]
+    return [
+        RelationContribution(name, linked_by.count(name), means[name])
+        for name in sorted(means, key=lambda name: -abs(means[name]))
+    ]
+
+
+def _gene_contributions(
+    which: Sequence[int],
+    mean_of_gene: Doubles,
+    deleted: Sequence[int],
+    genes: Genes,
+) -> list[GeneContribution]:
+    texts = gene_texts(genes)
+    return [
+        GeneContribution(genes[gene], texts[gene], gene in deleted, float(mean_of_gene[gene]))
+        for gene in which
+    ]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None

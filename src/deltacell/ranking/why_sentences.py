@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from deltacell.base.text import count_text, listed, printable
+from deltacell.ranking.evidence import SetEvidence, SetVote
+from deltacell.ranking.explained_set import ExplainedSet, MeanContributions, RunScore
 
 
 def why_sentences(
-    result: Mapping[str, Any],
+    explained: ExplainedSet,
     untrained: Sequence[str],
     trained_sizes: set[int],
 ) -> list[str]:
-    """Return the sentences on an explanation, from `explain_set`.
+    """Return the sentences on the score of a set.
 
     ``untrained`` are names of genes that are in no training part, and ``trained_sizes`` the sizes
     of sets that all runs were trained on.
     """
-    is_alone = len(result["runs"]) == 1
+    is_alone = len(explained.runs) == 1
     return [
-        _prediction(result),
-        *_probabilities(result["runs"]),
-        _measurement(result["measured"], result["part"]),
-        *_votes(result["votes"]),
-        *_evidence(result["evidence"]),
-        *_contributions(result),
-        *_doubts(len(result["genes"]), untrained, trained_sizes, is_alone=is_alone),
+        _prediction(explained),
+        *_probabilities(explained.runs),
+        _measurement(explained.measured, explained.part),
+        *_votes(explained.knowledge.votes),
+        *_evidence(explained.evidence),
+        *_contributions(explained.contributions),
+        *_doubts(len(explained.genes), untrained, trained_sizes, is_alone=is_alone),
     ]
 
 
@@ -35,26 +36,26 @@ def signed(score: float) -> str:
     return f"{score:+.3g}"
 
 
-def _prediction(result: Mapping[str, Any]) -> str:
-    runs = result["runs"]
-    names = printable(listed(result["names"]))
-    if len(runs) == 1:
+def _prediction(explained: ExplainedSet) -> str:
+    runs = explained.runs
+    names = printable(listed(explained.names))
+    if explained.spread is None:
         return (
-            f"{printable(runs[0]['name'])} predicts {signed(result['score'])} for the deletion of "
+            f"{printable(runs[0].name)} predicts {signed(explained.score)} for the deletion of "
             f"{names}."
         )
     return (
-        f"{len(runs)} runs predict {signed(result['score'])} for the deletion of {names}, with a "
-        f"spread of {result['spread']:.2g}."
+        f"{len(runs)} runs predict {signed(explained.score)} for the deletion of {names}, with a "
+        f"spread of {explained.spread:.2g}."
     )
 
 
-def _probabilities(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _probabilities(runs: Sequence[RunScore]) -> Iterator[str]:
     for run in runs:
-        if run["hit"] is not None and run["given_hit"] is not None:
+        if run.hit is not None and run.given_hit is not None:
             yield (
-                f"{printable(run['name'])} predicts a hit with probability {run['hit']:.2g}, and "
-                f"a score of {signed(run['given_hit'])} if it is one."
+                f"{printable(run.name)} predicts a hit with probability {run.hit:.2g}, and "
+                f"a score of {signed(run.given_hit)} if it is one."
             )
 
 
@@ -65,33 +66,35 @@ def _measurement(measured: float | None, part: str | None) -> str:
     return f"It was measured: {signed(measured)}, {where}."
 
 
-def _votes(votes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _votes(votes: Sequence[SetVote]) -> Iterator[str]:
     if votes:
         first = votes[0]
-        names = printable(" ".join(first["names"]))
+        names = printable(" ".join(first.names))
         yield (
             f"The score is based on {count_text(len(votes), 'measured set')} next to it, mainly "
-            f"on {names} ({signed(first['score'])})."
+            f"on {names} ({signed(first.score)})."
         )
 
 
-def _evidence(evidence: Mapping[str, Sequence[Any]]) -> Iterator[str]:
-    if not any(evidence.values()):
+def _evidence(evidence: SetEvidence) -> Iterator[str]:
+    if not (evidence.links or evidence.pathways or evidence.complexes):
         yield "No relation joins two of the genes; they share no pathway and no complex."
 
 
-def _contributions(result: Mapping[str, Any]) -> Iterator[str]:
-    if not result["relations"]:
+def _contributions(contributions: MeanContributions) -> Iterator[str]:
+    baseline = contributions.relations_baseline
+    if not contributions.relations or baseline is None:
         return
-    first = result["relations"][0]
-    residual = max(abs(result["relations_residual"]), abs(result["genes_residual"]))
+    first = contributions.relations[0]
+    residuals = (contributions.relations_residual, contributions.genes_residual)
+    largest_residual = max(abs(residual) for residual in residuals if residual is not None)
     sentence = (
         f"Without messages over the relations the score would be "
-        f"{signed(result['relations_baseline'])}; {printable(first['relation'])} contributes most, "
-        f"{signed(first['contribution'])}. Contributions describe the model, not necessarily the "
-        f"cell; they add up to the score within {residual:.1g}"
+        f"{signed(baseline)}; {printable(first.relation)} contributes most, "
+        f"{signed(first.contribution)}. Contributions describe the model, not necessarily the "
+        f"cell; they add up to the score within {largest_residual:.1g}"
     )
-    if not result["complete"]:
+    if not contributions.complete:
         sentence += ", which exceeds the tolerance, so treat them as a hint"
     yield f"{sentence}."
 

@@ -3,99 +3,170 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
+from deltacell.base.rendering import Values
 from deltacell.base.text import count_text
-from deltacell.report.page import sentences
+from deltacell.report.evaluation_sentences import evaluation_sentences
 from deltacell.report.terminal import Piece, markdown, print_pieces
 
-_TITLES = {
+MAIN = "pearson"  # the metric of the tables by group
+GROUPINGS = {
     "unseen": "by number of unseen genes",
     "kind": "by number of deleted genes",
     "perturbation": "by perturbation",
     "beyond": "beyond a threshold",
 }
-_TESTED = {("score", "hit"): "scores, and hits of either sign", ("negative",): "hits of one sign"}
-_MAIN, _WHATS = "pearson", ("predicted", "measured")
+# What the metrics of a table are of.
+TESTED_TABLES = {
+    "scores, and hits of either sign": ("score", "hit"),
+    "hits of one sign": ("negative",),
+}
 # A mean square has the units of the score and can have any magnitude.
-_STYLES = {"mse": ".3g", "not_additive": ".1%"}
+STYLES = {"mse": ".3g", "not_additive": ".1%"}
+ARROWS = {"higher": " ↑", "lower": " ↓"}
+CALIBRATION_COLUMNS = (
+    "sets",
+    "predicted, score",
+    "measured, score",
+    "predicted, hits",
+    "measured, hits",
+)
 
 
-def print_evaluation(result: Mapping[str, Any]) -> None:
+@dataclass(frozen=True)
+class MetricColumn:
+    """A column of a table of predictors: one metric of some scores."""
+
+    title: str
+    scores: Mapping[str, Values]  # by predictor: its estimates by metric
+    metric: str
+
+    def text(self, predictor: str) -> str:
+        """Return the estimate of a predictor, with its spread and its interval if known."""
+        return estimate_text(self.scores[predictor][self.metric], self.metric)
+
+
+def print_evaluation(result: Values) -> None:
     """Print an evaluation, from `Evaluation.to_json`, and the calibration of the best predictor."""
     best = result["verdicts"][0]["best"]
     print_pieces(_pieces(result, calibration_of=[] if best is None else [best]))
 
 
-def markdown_evaluation(result: Mapping[str, Any]) -> str:
+def markdown_evaluation(result: Values) -> str:
+    """Return an evaluation as Markdown, with the calibration of every predictor."""
     return markdown("", _pieces(result, calibration_of=list(result["predictors"])))
 
 
-def _pieces(result: Mapping[str, Any], calibration_of: Sequence[str]) -> Iterator[Piece]:
-    metrics, test, tested = result["metrics"], result["groups"][0], result["tested"]
-    level = f"{100 * result['bootstrap']['level']:g} % interval"
+def _pieces(result: Values, calibration_of: Sequence[str]) -> Iterator[Piece]:
+    yield _table_of_test(result)
+    yield from _tables_by_group(result)
+    if result["tested"]:
+        yield from _tables_of_tested(result)
+        for name in calibration_of:
+            yield from _calibration(name, result["tested"]["calibration"].get(name, {}))
+    yield Piece("in words", (), evaluation_sentences(result))
 
-    def table(title: str, columns: Mapping[str, tuple[Mapping[str, Any], str]]) -> Piece:
-        """Return a table with a row per predictor; a column has scores and a metric."""
-        rows = []
-        for name in next(iter(columns.values()))[0]:
-            seeds = len(result["predictors"][name])
-            shown = [_shown(scores[name][metric], metric) for scores, metric in columns.values()]
-            rows.append([name if seeds == 1 else f"{name} ({seeds} seeds)", *shown])
-        return Piece(title, ["predictor", *columns], rows)
 
-    not_additive = {name: {"not_additive": one} for name, one in result["not_additive"].items()}
-    columns = {_title(one): (test["scores"], metric) for metric, one in metrics.items()}
-    columns["not additive"] = (not_additive, "not_additive")
-    sizes = f"{count_text(test['rows'], 'row')}, {count_text(test['gene_sets'], 'gene set')}"
-    yield table(f"test: {sizes} ({level})", columns)
-    for by, title in _TITLES.items():
-        columns = {
-            f"{group['label']} ({count_text(group['rows'], 'row')})": (group["scores"], _MAIN)
+def _table_of_test(result: Values) -> Piece:
+    test = result["groups"][0]
+    columns = [
+        MetricColumn(_title(description), test["scores"], metric)
+        for metric, description in result["metrics"].items()
+    ]
+    not_additive = {
+        name: {"not_additive": estimate} for name, estimate in result["not_additive"].items()
+    }
+    columns.append(MetricColumn("not additive", not_additive, "not_additive"))
+    rows = count_text(test["rows"], "row")
+    sets = count_text(test["gene_sets"], "gene set")
+    return _table(result, f"test: {rows}, {sets} ({_level(result)})", columns)
+
+
+def _tables_by_group(result: Values) -> Iterator[Piece]:
+    """Yield a table for every grouping of the test rows that tells more than their whole."""
+    metric = result["metrics"][MAIN]["title"]
+    for grouping, title in GROUPINGS.items():
+        columns = [
+            MetricColumn(_title_of_group(group), group["scores"], MAIN)
             for group in result["groups"]
-            if group["by"] == by
-        }
-        if len(columns) >= (1 if by == "beyond" else 2):
-            yield table(f"{metrics[_MAIN]['title']} {title} ({level})", columns)
-    for of, title in _TESTED.items() if tested else ():
-        chosen = {name: one for name, one in tested["metrics"].items() if one["of"] in of}
-        columns = {_title(one): (tested["scores"], metric) for metric, one in chosen.items()}
-        hits = f"{tested['hit_share']:.2%} hits, {level}"
-        yield table(f"among all tested sets: {title} ({hits})", columns)
-    for name in calibration_of if tested else ():
-        for by, title in (("by_score", "score"), ("by_hit", "probability of a hit")):
-            yield Piece(
-                f"calibration of {name}: all tested sets by predicted {title}",
-                ["sets", *(f"{what}, {of}" for of in ("score", "hits") for what in _WHATS)],
-                [
-                    [
-                        f"{one['sets']:,.0f}",
-                        *(_number(one[f"{what}_score"], ".4f") for what in _WHATS),
-                        *(_number(one[f"{what}_hits"], ".2%") for what in _WHATS),
-                    ]
-                    for one in tested["calibration"].get(name, {}).get(by) or ()
-                ],
-            )
-    missing: dict[tuple[bool, str], list[str]] = {}
-    for name, scores in test["scores"].items():
-        for metric, estimate in scores.items():
-            if estimate["reason"] is not None:
-                key = (estimate["value"] is not None, f"{name}: {estimate['reason']}")
-                missing.setdefault(key, []).append(metrics[metric]["title"])
-    yield Piece("in words", (), sentences("evaluation.txt", **result, missing=missing))
+            if group["by"] == grouping
+        ]
+        fewest = 1 if grouping == "beyond" else 2
+        if len(columns) >= fewest:
+            yield _table(result, f"{metric} {title} ({_level(result)})", columns)
 
 
-def _title(metric: Mapping[str, str]) -> str:
-    arrow = {"higher": " ↑", "lower": " ↓"}.get(metric["better"], "")
+def _tables_of_tested(result: Values) -> Iterator[Piece]:
+    tested = result["tested"]
+    hits = f"{tested['hit_share']:.2%} hits, {_level(result)}"
+    for title, kinds in TESTED_TABLES.items():
+        columns = [
+            MetricColumn(_title(description), tested["scores"], metric)
+            for metric, description in tested["metrics"].items()
+            if description["of"] in kinds
+        ]
+        yield _table(result, f"among all tested sets: {title} ({hits})", columns)
+
+
+def _table(result: Values, title: str, columns: Sequence[MetricColumn]) -> Piece:
+    """Return a table with a row per predictor, which is named with its number of seeds."""
+    rows = []
+    for name in columns[0].scores:
+        n_seeds = len(result["predictors"][name])
+        label = name if n_seeds == 1 else f"{name} ({n_seeds} seeds)"
+        rows.append([label, *(column.text(name) for column in columns)])
+    titles = [column.title for column in columns]
+    return Piece(title, ["predictor", *titles], rows)
+
+
+def _calibration(name: str, calibration: Values) -> Iterator[Piece]:
+    """Yield what was measured of sets with similar predictions, by score and by probability."""
+    for key, title in (("by_score", "score"), ("by_hit", "probability of a hit")):
+        yield Piece(
+            f"calibration of {name}: all tested sets by predicted {title}",
+            CALIBRATION_COLUMNS,
+            [_calibration_row(sets) for sets in calibration.get(key) or ()],
+        )
+
+
+def _calibration_row(sets: Values) -> list[str]:
+    return [
+        f"{sets['sets']:,.0f}",
+        _number(sets["predicted_score"], ".4f"),
+        _number(sets["measured_score"], ".4f"),
+        _number(sets["predicted_hits"], ".2%"),
+        _number(sets["measured_hits"], ".2%"),
+    ]
+
+
+def _level(result: Values) -> str:
+    return f"{100 * result['bootstrap']['level']:g} % interval"
+
+
+def _title(metric: Values) -> str:
+    arrow = ARROWS.get(metric["better"], "")
     return f"{metric['title']}{arrow}"
 
 
-def _shown(estimate: Mapping[str, Any], metric: str) -> str:
-    style, value = _STYLES.get(metric, ".3f"), estimate["value"]
-    low, high, deviation = (estimate[name] for name in ("low", "high", "seed_deviation"))
-    spread = "" if deviation is None else f" ± {deviation:{style}}"
-    interval = "" if low is None else f" ({low:{style}} to {high:{style}})"
-    return "-" if value is None else f"{value:{style}}{spread}{interval}"
+def _title_of_group(group: Values) -> str:
+    return f"{group['label']} ({count_text(group['rows'], 'row')})"
+
+
+def estimate_text(estimate: Values, metric: str) -> str:
+    """Return a value such as ``0.857 ± 0.010 (0.746 to 0.928)``, or a dash without one.
+
+    The deviation is over seeds, and in brackets is the interval; either may be missing.
+    """
+    if estimate["value"] is None:
+        return "-"
+    style = STYLES.get(metric, ".3f")
+    text = _number(estimate["value"], style)
+    if estimate["seed_deviation"] is not None:
+        text += f" ± {estimate['seed_deviation']:{style}}"
+    if estimate["low"] is not None:
+        text += f" ({estimate['low']:{style}} to {estimate['high']:{style}})"
+    return text
 
 
 def _number(value: float | None, style: str) -> str:

@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from deltacell.base.errors import InputError
+from deltacell.base.rendering import Values
 from deltacell.report.figures import drawn, plot_scores
 
 if TYPE_CHECKING:
@@ -70,14 +71,14 @@ class _Figures:
         kind: str,
         title: str,
         size: tuple[float, float],
-    ) -> AbstractContextManager[Any]:
+    ) -> AbstractContextManager[Axes]:
         """Return the axes of a new figure of a predictor, which is written on exit."""
         # The name of a predictor must not lead out of the folder.
         safe_name = re.sub(r"[^\w.-]+", "_", name).strip(".") or "predictor"
         path = self.folder / f"{safe_name}-{kind}.png"
         if path in self.paths:
-            what = f"two predictors would share the figure {path.name}; rename '{name}'"
-            raise InputError(what, code="same-name")
+            message = f"two predictors would share the figure {path.name}; rename '{name}'"
+            raise InputError(message, code="same-name")
         self.paths.append(path)
         return drawn(path, *size, title=f"{name}: {title}", dpi=150)
 
@@ -144,7 +145,7 @@ def _plot_relations(axes: Axes, relations: Sequence[str], values: npt.ArrayLike)
     axes.set_xlabel(f"weight: mean and quartiles over {len(weights):,} genes")
 
 
-def plot_metric(result: Mapping[str, Any], metric: str, axes: Axes | None = None) -> Axes:
+def plot_metric(result: Values, metric: str, axes: Axes | None = None) -> Axes:
     """Plot a metric of each predictor on the test part, from `Evaluation.to_json`."""
     scores = result["groups"][0]["scores"]
     names = [name for name in scores if scores[name][metric]["value"] is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy.typing as npt
 
@@ -23,7 +23,7 @@ def drawn(
     *,
     title: str | None = None,
     dpi: int = 120,
-) -> Iterator[Any]:
+) -> Iterator[Axes]:
     """Yield the axes of a new figure, which is written on exit."""
     # A Figure without pyplot is drawn by Agg and leaves the user's pyplot state alone.
     from matplotlib.figure import Figure
@@ -39,6 +39,10 @@ def drawn(
 
 
 def plot_learning(rows: Sequence[Mapping[str, float | None]], axes: Axes | None = None) -> Axes:
+    """Plot the training loss and the validation metric by epoch, each with its own axis.
+
+    A row has the metrics of an epoch; what no row has is left out.
+    """
     if axes is None:
         from matplotlib import pyplot
 
@@ -48,15 +52,17 @@ def plot_learning(rows: Sequence[Mapping[str, float | None]], axes: Axes | None 
         measured = [row for row in rows if row.get(name) is not None]
         if measured:
             last = axes if last is None else axes.twinx()
-            epochs, values = ([float(row[key] or 0) for row in measured] for key in ("epoch", name))
+            epochs = [float(row["epoch"] or 0) for row in measured]
+            values = [float(row[name] or 0) for row in measured]
             last.plot(epochs, values, ".-", color=colour, linewidth=1, markersize=4)
             last.set_ylabel(name.replace("_", " "), color=colour)
     axes.set_xlabel("epoch")
     return axes
 
 
-def plot_scores(axes: Any, measured: npt.ArrayLike, predicted: npt.ArrayLike) -> None:
-    shown = axes.hexbin(measured, predicted, gridsize=50, bins="log", cmap="viridis_r", mincnt=1)
-    axes.figure.colorbar(shown, ax=axes, label="genotypes")
+def plot_scores(axes: Axes, measured: npt.ArrayLike, predicted: npt.ArrayLike) -> None:
+    """Plot how many genotypes have which measured and predicted scores, both [genotypes]."""
+    counts = axes.hexbin(measured, predicted, gridsize=50, bins="log", cmap="viridis_r", mincnt=1)
+    axes.figure.colorbar(counts, ax=axes, label="genotypes")
     axes.axline((0.0, 0.0), slope=1, color="#8a8a8a", linestyle=":", linewidth=1)
     axes.set(xlabel="measured", ylabel="predicted")

@@ -17,47 +17,44 @@ from typing import Any, NamedTuple, TypeGuard
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from deltacell.base.text import (
-    capital,
-    change_text,
-    count_text,
-    listed,
-    printable,
-    ratio_text,
-    seconds_text,
-)
+from deltacell.base.rendering import Values
+from deltacell.base.text import change_text, count_text, printable, ratio_text, seconds_text
 from deltacell.report.terminal import shown
 
 
 def page(name: str, *, scripts: Iterable[str] = (), **values: Any) -> str:
     """Render the templates ``name.html`` and ``name.css`` with the ``scripts``."""
     style = _source("page.css") + _source(f"{name}.css")
-    script = "".join(_source(one) for one in scripts)
-    values |= {"style": Markup(style), "script": Markup(script), "style_hash": _hash(style)}
-    values["script_hash"] = _hash(script) if script else None
-    return _environment().get_template(f"{name}.html").render(values)
+    script = "".join(_source(file) for file in scripts)
+    template = _environment().get_template(f"{name}.html")
+    return template.render(
+        values,
+        style=Markup(style),
+        style_hash=_hash(style),
+        script=Markup(script),
+        script_hash=_hash(script) if script else None,
+    )
 
 
-def sentences(template: str, **values: Any) -> list[str]:
-    text = _environment(autoescape=False).get_template(template).render(values)
-    return [line for line in text.split("\n") if line]
-
-
-def json_block(value: Any) -> Markup:
+def json_block(value: object) -> Markup:
     """Return JSON with printable strings that cannot close the block or become markup."""
     text = json.dumps(_clean(value), allow_nan=False, separators=(",", ":"))
     return Markup(text.translate({ord(c): f"\\u{ord(c):04x}" for c in "<>&"}))
 
 
-def _clean(value: Any) -> Any:
+def _clean(value: object) -> object:
+    """Return a value of JSON with printable strings."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, Mapping):
-        return {key: _clean(one) for key, one in value.items()}
-    return [_clean(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: _clean(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(item) for item in value]
+    return value
 
 
 def is_known(value: float | None) -> TypeGuard[float]:
+    """Return whether a number is neither missing nor infinite nor NaN."""
     return value is not None and math.isfinite(value)
 
 
@@ -67,38 +64,58 @@ def fixed(value: float | None, decimals: int, *, sign: bool = False) -> str:
         return "–"
     # Adding 0 turns -0.0 into 0.0.
     rounded = round(value, decimals) + 0.0
-    return f"{rounded:{'+' if sign and rounded else ''},.{decimals}f}".replace("-", "−")
+    plus = "+" if sign and rounded else ""
+    return f"{rounded:{plus},.{decimals}f}".replace("-", "−")
 
 
-def _percent(value: float) -> str:
+def percent(value: float) -> str:
+    """Return a share as a length of CSS and SVG."""
     return f"{100 * value:.3f}%"
 
 
+def _time(seconds: float | None) -> str:
+    return seconds_text(seconds).replace("-", "−") if is_known(seconds) else "–"
+
+
+def _change(seconds: float) -> str:
+    return change_text(seconds).replace("-", "−") if seconds else seconds_text(0.0)
+
+
+def _share(share: float | None) -> str:
+    return f"{fixed(100 * share, 1)} %" if is_known(share) else "–"
+
+
+def _ratio(ratio: float) -> str:
+    return ratio_text(ratio).replace("x", "×")
+
+
+def _printable_if_text(value: object) -> object:
+    # Text that is marked as safe has another type.
+    return printable(value) if type(value) is str else value
+
+
 @cache
-def _environment(autoescape: bool = True) -> Environment:
-    made = Environment(
+def _environment() -> Environment:
+    environment = Environment(
         loader=PackageLoader("deltacell.report"),
-        autoescape=autoescape,
+        autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: printable(value) if type(value) is str else value,
+        finalize=_printable_if_text,
     )
-    made.filters |= {
+    environment.filters |= {
         "count": shown,
-        "capital": capital,
-        "listed": listed,
-        "signed": "{:+.3g}".format,
         "number_of": count_text,
-        "percent": _percent,
+        "percent": percent,
         "fixed": fixed,
-        "time": lambda s: seconds_text(s).replace("-", "−") if is_known(s) else "–",
-        "change": lambda s: change_text(s).replace("-", "−") if s else seconds_text(0.0),
-        "share": lambda x: "–" if not is_known(x) else f"{fixed(100 * x, 1)} %",
-        "ratio": lambda x: ratio_text(x).replace("x", "×"),
+        "time": _time,
+        "change": _change,
+        "share": _share,
+        "ratio": _ratio,
     }
-    made.globals["zip"] = zip
-    return made
+    environment.globals["zip"] = zip
+    return environment
 
 
 def _source(name: str) -> str:
@@ -109,7 +126,8 @@ def _source(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    digest = hashlib.sha256(text.encode()).digest()
+    return "sha256-" + base64.b64encode(digest).decode()
 
 
 class Axis(NamedTuple):
@@ -122,25 +140,35 @@ class Axis(NamedTuple):
 
     @classmethod
     def over(cls, values: Iterable[float], begin: float, end: float) -> Axis:
-        held = list(values)
-        low, high = min(held, default=0.0), max(held, default=1.0)
+        """Return an axis of values with some room around them; of no values, from 0 to 1."""
+        known = list(values)
+        low = min(known, default=0.0)
+        high = max(known, default=1.0)
         room = 0.04 * (high - low) or 0.1 * abs(high) or 0.5
         return cls(low - room, high + room, begin, end)
 
     def share(self, value: float) -> float:
+        """Return where a value lies in the range, from 0 to 1."""
         return (value - self.low) / (self.high - self.low)
 
     def at(self, value: float) -> float:
+        """Return the place of a value in the drawing."""
         return round(self.begin + self.share(value) * (self.end - self.begin), 1)
 
     def ticks(self, about: int = 5) -> list[tuple[float, str]]:
         """Return the places and texts of about ``about`` round values."""
-        wanted = (self.high - self.low) / about
-        power = 10.0 ** math.floor(math.log10(wanted))
-        step = next(power * x for x in (1, 2, 5, 10) if power * x >= 0.999 * wanted)
+        step = _round_up((self.high - self.low) / about)
         decimals = max(0, -math.floor(math.log10(step) + 1e-9))
-        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
-        return [(self.at(i * step), fixed(i * step, decimals)) for i in range(first, last + 1)]
+        first = math.ceil(self.low / step - 1e-9)
+        last = math.floor(self.high / step + 1e-9)
+        values = [number * step for number in range(first, last + 1)]
+        return [(self.at(value), fixed(value, decimals)) for value in values]
+
+
+def _round_up(value: float) -> float:
+    """Return the smallest of 1, 2, 5 and 10 times a power of 10 that is not below a value."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= 0.999 * value)
 
 
 class ScoreScale:
@@ -150,26 +178,39 @@ class ScoreScale:
         known = [score for score in scores if is_known(score)]
         largest = max((abs(score) for score in known), default=1.0) or 1.0
         self.decimals = min(max(2 - math.floor(math.log10(largest)), 0), 8)
-        low, high = min([*known, 0.0]), max([*known, 0.0])
+        low = min([*known, 0.0])
+        high = max([*known, 0.0])
         self._axis = Axis(low, high if high > low else 1.0)
 
     @classmethod
-    def of(cls, rows: Iterable[Mapping[str, Any]]) -> ScoreScale:
+    def of(cls, rows: Iterable[Values]) -> ScoreScale:
         """Return a scale that fits the ``score`` of every row with its ``spread``."""
-        known = [(row["score"], row["spread"] or 0.0) for row in rows if is_known(row["score"])]
-        return cls(score + sign * spread for score, spread in known for sign in (-1, 1))
+        ends: list[float] = []
+        for row in rows:
+            if is_known(row["score"]):
+                spread = row["spread"] or 0.0
+                ends += [row["score"] - spread, row["score"] + spread]
+        return cls(ends)
 
     def text(self, score: float | None, sign: bool = True) -> str:
+        """Return a score with the decimals of the list, or a dash."""
         return fixed(score, self.decimals, sign=sign)
 
     def bar(self, score: float | None, spread: float | None) -> dict[str, str] | None:
+        """Return the places of a bar from 0 to a score, and of its spread; None without a score."""
         if not is_known(score):
             return None
         around = spread if is_known(spread) else 0.0
-        ends = (0.0, score, score - around, score + around)
-        zero, at, low, high = (min(max(self._axis.share(x), 0.0), 1.0) for x in ends)
+        zero = self._place(0.0)
+        tip = self._place(score)
         return {
-            **{"zero": _percent(zero), "from": _percent(low), "to": _percent(high)},
-            **{"x": _percent(min(zero, at)), "width": _percent(abs(at - zero))},
+            "zero": percent(zero),
+            "from": percent(self._place(score - around)),
+            "to": percent(self._place(score + around)),
+            "x": percent(min(zero, tip)),
+            "width": percent(abs(tip - zero)),
             "side": "less" if score < 0 else "more",
         }
+
+    def _place(self, score: float) -> float:
+        return min(max(self._axis.share(score), 0.0), 1.0)

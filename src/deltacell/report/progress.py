@@ -6,12 +6,12 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Protocol, SupportsFloat
 
 from rich import progress
 
 from deltacell.base.text import Progress
-from deltacell.report.page import sentences
 from deltacell.report.terminal import console, print_line
 
 REFRESH = 0.5  # seconds between updates of the loss
@@ -24,19 +24,22 @@ _SHOWN = {
 
 
 def _bar(*columns: progress.ProgressColumn) -> progress.Progress:
-    to = console(stderr=True)
-    first = (progress.TextColumn("{task.description}", markup=False), progress.BarColumn())
-    last = (progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
+    stderr = console(stderr=True)
     return progress.Progress(
-        *(*first, *columns, *last),
-        console=to,
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        *columns,
+        progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
+        console=stderr,
         transient=True,
-        disable=not to.is_terminal,
+        disable=not stderr.is_terminal,
     )
 
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
+    """Yield a function that shows a progress as a bar, which disappears at the end."""
     with _bar(progress.TaskProgressColumn()) as bar:
         task = bar.add_task("", total=None)
 
@@ -53,7 +56,7 @@ class TrainingBar:
     terminal, the line per epoch does not.
     """
 
-    def __init__(self, number_of: Callable[[Any], float]) -> None:
+    def __init__(self, number_of: Callable[[SupportsFloat], float]) -> None:
         self._number_of = number_of
         column = progress.TextColumn("{task.fields[metrics]}", markup=False)
         self._bar = _bar(progress.MofNCompleteColumn(), column)
@@ -74,7 +77,7 @@ class TrainingBar:
         n_batches = batches * epochs
         self._bar.update(self._task, description=self._name, completed=n_done, total=n_batches)
 
-    def step(self, loss: Any, n_genotypes: int, n_batches: int) -> None:
+    def step(self, loss: SupportsFloat | None, n_genotypes: int, n_batches: int) -> None:
         """Advance by the batches of an optimizer step, the last of which has a loss."""
         self._n_genotypes += n_genotypes
         if self._bar.disable:
@@ -106,6 +109,51 @@ def _metrics_text(row: Mapping[str, float]) -> str:
     return "".join(_SHOWN[name].format(value) for name, value in row.items())
 
 
-def print_outcome(outcome: Any, *, learned: bool, saved: bool) -> None:
-    for line in sentences("outcome.txt", outcome=outcome, learned=learned, saved=saved):
+class TrainingEnd(Protocol):
+    """How a training ended: a `deltacell.train.outcome.Outcome`."""
+
+    @property
+    def path(self) -> Path:
+        """The run directory."""
+
+    @property
+    def signal(self) -> int:
+        """The number of the signal that stopped it, or 0."""
+
+    @property
+    def best(self) -> float | None:
+        """The highest validation Pearson, if there was a validation."""
+
+    @property
+    def limits(self) -> str | None:
+        """What limits the run, if its phases were recorded."""
+
+
+def print_outcome(outcome: TrainingEnd, *, learned: bool, saved: bool) -> None:
+    """Print how a run ended, and what to type next; the commands are not folded."""
+    for line in outcome_lines(outcome, learned=learned, saved=saved):
         print_line(line, soft_wrap=True)
+
+
+def outcome_lines(outcome: TrainingEnd, *, learned: bool, saved: bool) -> Iterator[str]:
+    """Yield how a run ended, and what to type next.
+
+    Args:
+        outcome: How it ended.
+        learned: Whether the run learns, so that it can be resumed and tested.
+        saved: Whether a stopped run can continue; if not, it begins again when resumed.
+    """
+    if outcome.signal:
+        how = " and saved" if learned and saved else ""
+        yield f"Stopped by signal {outcome.signal}{how}: {outcome.path}"
+        if learned:
+            action = "Resume with" if saved else "Fit it again with"
+            yield f"{action}: deltacell train --resume {outcome.path}"
+        return
+    best = outcome.best
+    metric = "" if best is None else f" (best validation Pearson {best:.3f})"
+    yield f"Finished: {outcome.path}{metric}"
+    if outcome.limits:
+        yield outcome.limits
+    if learned:
+        yield f"Test it with: deltacell evaluate {outcome.path}"

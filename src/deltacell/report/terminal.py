@@ -11,10 +11,11 @@ from contextvars import ContextVar
 from html import escape as html_escape
 from typing import Any, NamedTuple
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 
+from deltacell.base.rendering import Values
 from deltacell.base.text import printable
 
 _HTML: ContextVar[list[str] | None] = ContextVar("html", default=None)
@@ -22,10 +23,10 @@ _HTML: ContextVar[list[str] | None] = ContextVar("html", default=None)
 
 def console(*, stderr: bool = False) -> Console:
     """Return a console that respects NO_COLOR and does not fold tables unless on a terminal."""
-    made = Console(stderr=stderr, highlight=False)
-    if not made.is_terminal and "COLUMNS" not in os.environ:
-        made.width = max(160, shutil.get_terminal_size((160, 24)).columns)
-    return made
+    new_console = Console(stderr=stderr, highlight=False)
+    if not new_console.is_terminal and "COLUMNS" not in os.environ:
+        new_console.width = max(160, shutil.get_terminal_size((160, 24)).columns)
+    return new_console
 
 
 def as_text(show: Callable[[], None]) -> str:
@@ -62,19 +63,20 @@ def print_line(text: str, *, style: str | None = None, soft_wrap: bool = False) 
         html.append(f"<p><b>{line}</b></p>" if style == "bold" else f"<p>{line}</p>")
 
 
-def print_run(values: Mapping[str, Any]) -> None:
+def print_run(values: Values) -> None:
     """Print the facts of a run under its name."""
     print_facts(f"run {values['name']}", values["facts"])
 
 
-def print_facts(title: str, facts: Mapping[str, Any]) -> None:
+def print_facts(title: str, facts: Mapping[str, object]) -> None:
+    """Print names and their values under a title."""
     print_table(title, (), list(facts.items()))
 
 
 def print_table(
     title: str,
     columns: Sequence[str],
-    rows: Sequence[Sequence[Any]],
+    rows: Sequence[Sequence[object]],
     *,
     total: bool = False,
 ) -> None:
@@ -84,31 +86,64 @@ def print_table(
     """
     # Rich would fold the title of a Table to the width of the table.
     print_line(title, style="bold")
-    right = [
-        bool(rows) and all(isinstance(row[i], int | float | None) for row in rows)
-        for i in range(len(columns))
-    ] or [False, False]
     html = _HTML.get()
-    if html is not None:
-        lines = ["".join(f"<th>{html_escape(printable(name))}</th>" for name in columns)]
-        align = [' style="text-align:right"' if one else "" for one in right]
-        for row in rows:
-            cells = zip(align, map(shown, row), strict=True)
-            lines.append("".join(f"<td{how}>{html_escape(cell)}</td>" for how, cell in cells))
-        html.append(f"<table>{''.join(f'<tr>{line}</tr>' for line in lines if line)}</table>")
-        return
+    if html is None:
+        console().print(_rich_table(columns, rows, total=total))
+    else:
+        html.append(_html_table(columns, rows))
+
+
+def _rich_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    total: bool,
+) -> Table:
     table = Table(box=None, show_header=bool(columns))
-    for name, is_right in zip(columns or ("", ""), right, strict=True):
-        justify: Any = "right" if is_right else "left"
+    are_numbers = _columns_of_numbers(columns, rows)
+    for name, is_number in zip(columns or ("", ""), are_numbers, strict=True):
+        justify: JustifyMethod = "right" if is_number else "left"
         table.add_column(escape(printable(name)), justify=justify, overflow="fold")
-    for i, row in enumerate(rows):
-        if total and i == len(rows) - 1:
+    for number, row in enumerate(rows, start=1):
+        if total and number == len(rows):
             table.add_section()
-        table.add_row(*(escape(shown(value)) for value in row))
-    console().print(table)
+        cells = [escape(shown(value)) for value in row]
+        table.add_row(*cells)
+    return table
 
 
-def shown(value: Any) -> str:
+def _html_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    header = "".join(f"<th>{html_escape(printable(name))}</th>" for name in columns)
+    lines = [header] if columns else []
+    are_numbers = _columns_of_numbers(columns, rows)
+    for row in rows:
+        cells = [_html_cell(*cell) for cell in zip(row, are_numbers, strict=True)]
+        lines.append("".join(cells))
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table>{body}</table>"
+
+
+def _html_cell(value: object, is_number: bool) -> str:
+    style = ' style="text-align:right"' if is_number else ""
+    return f"<td{style}>{html_escape(shown(value))}</td>"
+
+
+def _columns_of_numbers(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[bool]:
+    """Return for each column whether it has numbers only; there are two if none has a name."""
+    if not columns:
+        return [False, False]
+    return [_is_column_of_numbers(rows, number) for number in range(len(columns))]
+
+
+def _is_column_of_numbers(rows: Sequence[Sequence[object]], number: int) -> bool:
+    return bool(rows) and all(isinstance(row[number], int | float | None) for row in rows)
+
+
+def shown(value: object) -> str:
+    """Return a value as people read it: numbers with commas or four digits, None as a dash.
+
+    Of a dict of numbers, the first five are listed with their names.
+    """
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -118,11 +153,13 @@ def shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     if isinstance(value, Mapping):
-        return few([f"{shown(number)} {name}" for name, number in value.items()], 5) or "-"
+        entries = [f"{shown(number)} {name}" for name, number in value.items()]
+        return few(entries, 5) or "-"
     return printable(str(value))
 
 
 def few(names: Sequence[str], most: int) -> str:
+    """Return the first names, and the number of those left out."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
@@ -145,28 +182,44 @@ class Piece(NamedTuple):
 
     title: str
     columns: Sequence[str]
-    rows: Sequence[Any]
+    rows: Sequence[Any]  # sequences of cells, or sentences
     total: bool = False
 
 
 def print_pieces(pieces: Iterable[Piece]) -> None:
-    for piece in (piece for piece in pieces if piece.rows):
+    """Print the pieces that have rows."""
+    for piece in pieces:
+        if not piece.rows:
+            continue
         print_line("")
         if piece.columns:
-            print_table(*piece[:3], total=piece.total)
+            print_table(piece.title, piece.columns, piece.rows, total=piece.total)
             continue
         print_line(piece.title, style="bold")
-        for one in piece.rows:
-            print_line(f"- {one}")
+        for sentence in piece.rows:
+            print_line(f"- {sentence}")
 
 
 def markdown(sentence: str, pieces: Iterable[Piece]) -> str:
+    """Return the pieces that have rows as Markdown, below a sentence unless it is empty."""
     parts = [f"**{markdown_text(sentence)}**"] if sentence else []
-    for piece in (piece for piece in pieces if piece.rows):
-        body = [f"- {markdown_text(one)}" for one in piece.rows if not piece.columns]
-        if piece.columns:
-            cells = [[markdown_text(shown(x)) for x in row] for row in (piece.columns, *piece.rows)]
-            cells.insert(1, ["---"] * len(piece.columns))
-            body = [f"| {' | '.join(line)} |" for line in cells]
-        parts.append("\n".join([f"## {markdown_text(piece.title)}\n", *body]))
+    for piece in pieces:
+        if piece.rows:
+            lines = [f"## {markdown_text(piece.title)}", "", *_markdown_lines(piece)]
+            parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
+
+
+def _markdown_lines(piece: Piece) -> list[str]:
+    if not piece.columns:
+        return [f"- {markdown_text(sentence)}" for sentence in piece.rows]
+    rule = _markdown_row(["---"] * len(piece.columns))
+    return [_row_of(piece.columns), rule, *map(_row_of, piece.rows)]
+
+
+def _row_of(values: Sequence[object]) -> str:
+    return _markdown_row([markdown_text(shown(value)) for value in values])
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

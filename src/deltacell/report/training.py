@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy.typing as npt
-
+from deltacell.base.arrays import AnyArray
 from deltacell.report.figures import drawn, plot_learning, plot_scores
 from deltacell.report.progress import TrainingBar, progress_bar
 
@@ -28,7 +26,7 @@ def draw_learning(rows: Sequence[Mapping[str, float]], path: Path) -> None:
         plot_learning(rows, axes)
 
 
-def draw_scores(measured: npt.NDArray[Any], predicted: npt.NDArray[Any], path: Path) -> None:
+def draw_scores(measured: AnyArray, predicted: AnyArray, path: Path) -> None:
     """Draw the predicted against the measured scores of a validation."""
     with drawn(path, 4.6, 4.2) as axes:
         plot_scores(axes, measured, predicted)

@@ -30,7 +30,7 @@ from deltacell.screen.genotypes import (
 )
 from deltacell.screen.screen import Screen
 
-Method = Literal["random", "gene", "set", "source", "named"]
+Method = Literal["random", "gene", "set", "source", "named", "everything"]
 By = Literal["query", "pair"]
 
 PARTS = ("train", "validation", "test", "dropped")
@@ -226,6 +226,12 @@ class Split:
         options = {"validation": int("validation" in parts), "sets": len(sets)}
         return _made(screen, part, "named", 0, options, notes if n_without else ())
 
+    @classmethod
+    def everything(cls, screen: Screen, seed: int = 0) -> Split:
+        """Put all genotypes into the training part, for a predictor that is tested no more."""
+        options = {"validation": 0, "test": 0}
+        return _made(screen, np.full(len(screen), TRAIN), "everything", seed, options)
+
     def __len__(self) -> int:
         return sum(len(getattr(self, name)) for name in PARTS)
 
@@ -307,14 +313,19 @@ class Split:
         storage.write(path, "split", self._tables(), meta, overwrite=overwrite)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], screen: Screen) -> Split:
-        """Read a split; raise if it was made for another screen."""
+    def load(cls, path: str | os.PathLike[str], screen: Screen | None = None) -> Split:
+        """Read a split, such as that of a run in ``RUN/split``; raise if it is of another screen.
+
+        Without a screen, nothing is checked.
+        """
         stored = storage.read(path, "split")
         meta = dict(stored.meta)
         columns = {name: stored.parts[name][0].to_numpy() for name in (*PARTS, *_GENE_FACTS)}
         screen_checksum = meta.pop("screen")
         notes = tuple(meta.pop("notes"))
         split = cls(**columns, **meta, screen_checksum=screen_checksum, notes=notes)
+        if screen is None:
+            return split
         split.check(screen, where=path)
         # Earlier versions counted genes of validation genotypes as seen. What is saved again, and
         # the checksum by which a checkpoint knows its split, stay those of the directory.

@@ -182,6 +182,16 @@ def load_data(
     )
 
 
+def with_everything(data: TrainingData) -> TrainingData:
+    """Return the data with all measurements in the training part, see `Split.everything`.
+
+    Scores beyond any scale stay in no part.
+    """
+    every = Split.everything(data.screen, data.split.seed)
+    split, left_out = _within_scale(every, data.screen)
+    return replace(data, split=split, left_out=left_out)
+
+
 def _context_of(config: DataConfig, target: Screen) -> tuple[Study, ...]:
     """Return what others measured, checked against the target."""
     if not config.context:
@@ -237,7 +247,8 @@ def _split_of(
 
 def _check_parts(split: Split, config: Config) -> None:
     """Raise for a split without training or test rows."""
-    for part in ("train", "test"):
+    needed = ("train",) if split.method == "everything" else ("train", "test")
+    for part in needed:
         if not len(getattr(split, part)):
             what = f"the split '{config.split.method}' has no {part} part: {split!r}"
             fix = "Change split.validation, split.test, split.held_out or split.studies."

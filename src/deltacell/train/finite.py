@@ -82,7 +82,15 @@ class FiniteGuard:
             f"The last good checkpoint is {'none' if last is None else last.file}. Try a smaller "
             "optimizer.lr or optimizer.clip, and check the scores of these genotypes."
         )
-        return InputError(what, code="not-finite", where=self.run, fix=fix)
+        return InputError(
+            what,
+            code="not-finite",
+            where=self.run,
+            fix=fix,
+            step=step,
+            epoch=self.task.epoch + 1,
+            n_genotypes=len(rows),
+        )
 
     def _names_of(self, rows: Tensor) -> str:
         label = self.data.cell.genes.label

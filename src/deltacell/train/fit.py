@@ -17,6 +17,7 @@ from deltacell.models.interface import TargetScale
 from deltacell.profile.fit_phases import FitTimer, write_fit_phases
 from deltacell.profile.limits import limits_of_fit
 from deltacell.profile.record import PHASES, Status
+from deltacell.profile.refitted import Refitted
 from deltacell.train.config import Config
 from deltacell.train.data import TrainingData, draw_zeros
 from deltacell.train.devices import set_threads
@@ -37,17 +38,19 @@ def fit_predictor(
     command: Sequence[str] = (),
     data: TrainingData | None = None,
     progress: Progress | None = None,
+    refitted: Refitted | None = None,
 ) -> Outcome:
     """Fit the predictor of a config in one call; a fit that did not finish starts again.
 
-    `progress` is told how far the fit is; see `deltacell.train.run.train` for the other arguments.
+    `progress` is told how far the fit is, and `refitted` is for the record of a run that is fitted
+    on all measurements; see `deltacell.train.run.train` for the other arguments.
     """
     timer = FitTimer()
     began = time.monotonic()
     with ExitStack() as stack:
         run = stack.enter_context(opened_run(config, resume, data, timer=timer))
         predictor = build_fitted(config, run.data)
-        directory = run.begin(command)
+        directory = run.begin(command, refitted)
         assert directory is not None
         if _was_fitted(run, directory):
             return Outcome(run.path, 0)
@@ -109,6 +112,7 @@ def _fit(
     data = run.data
     validation = data.part(data.split.validation)
     predictor.keep_files(directory.path, data)
+    refitted = directory.record.refitted
     predictor.fit(
         data.cell,
         *data.part(data.split.train),
@@ -118,6 +122,7 @@ def _fit(
         progress=report,
         phase=timer.phase,
         context=data.context if predictor.reads_context else (),
+        chosen=None if refitted is None else refitted.chosen,
     )
     directory.update(model_facts=predictor.facts())
     report("validation", 0, 0)

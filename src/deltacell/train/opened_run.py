@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from deltacell.base.errors import StoreError
 from deltacell.profile.fit_phases import FitTimer
 from deltacell.profile.record import CHECKPOINTS, RUN_FILE, SPLIT, RunRecord, Status, read_run
+from deltacell.profile.refitted import Refitted
 from deltacell.screen import Split
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config
@@ -51,7 +52,11 @@ class OpenedRun:
             return self.directory.checkpoints(self.config.trainer.keep)
         return Checkpoints(self.path / CHECKPOINTS, self.config.trainer.keep)
 
-    def begin(self, command: Sequence[str]) -> RunDirectory | None:
+    def begin(
+        self,
+        command: Sequence[str],
+        refitted: Refitted | None = None,
+    ) -> RunDirectory | None:
         """Return the run directory in the first rank, and make it if the run is new."""
         if not self.is_first or self.directory is not None:
             return self.directory
@@ -61,6 +66,7 @@ class OpenedRun:
             command,
             world_size=self.world_size,
             split=self.data.split,
+            refitted=refitted,
         )
         return self._stack.enter_context(opened(self.path, running=True))
 

@@ -45,6 +45,7 @@ from deltacell.profile.record import (
     read_run,
     write_run,
 )
+from deltacell.profile.refitted import Refitted
 from deltacell.screen import Split
 from deltacell.storage import new_directory
 from deltacell.train.checkpoints import Checkpoints
@@ -99,6 +100,7 @@ def create_run(
     *,
     world_size: int = 1,
     split: Split | None = None,
+    refitted: Refitted | None = None,
 ) -> None:
     """Make a new run directory, with the first attempt running."""
     started = now()
@@ -115,6 +117,7 @@ def create_run(
         versions=_versions(),
         commit=commit(),
         world_size=world_size,
+        refitted=refitted,
     )
     with new_directory(path, "run") as folder:
         write_config(folder, config, path)

@@ -12,6 +12,7 @@ from deltacell.cell import Cell
 from deltacell.models.baselines.additive import GeneEffects, ridge
 from deltacell.models.fitted.gene_sets import GeneOrder, GenePairs, GeneSets
 from deltacell.models.fitted.predictor import FitData, FittedPredictor, Part, Parts, State
+from deltacell.profile.refitted import Chosen
 
 
 class PairResiduals(FittedPredictor):
@@ -38,7 +39,13 @@ class PairResiduals(FittedPredictor):
             self._load(data.cell, data.order, state)
             left = data.validation.targets - effects.score(data.validation.sets)
             state["weight"] = _slope(self._mean_pair_scores(data.validation.sets), left)
+        if data.chosen is not None and data.chosen.weight is not None:
+            state["weight"] = data.chosen.weight
         return state
+
+    def chosen(self) -> Chosen:
+        """Return the weight of the pairs."""
+        return Chosen(weight=self._weight)
 
     def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
         self._effects = GeneEffects.from_state(state)

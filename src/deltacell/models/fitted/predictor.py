@@ -19,6 +19,7 @@ from deltacell.base.text import Progress
 from deltacell.cell import Cell
 from deltacell.models.fitted.gene_sets import GeneOrder, GeneSets
 from deltacell.models.interface import Prediction, Predictor, Study
+from deltacell.profile.refitted import Chosen
 from deltacell.propagate.parallel.threads import in_any_worker, one_core, workers_for
 from deltacell.screen.genotypes import Genotypes
 
@@ -90,6 +91,7 @@ class FitData(NamedTuple):
     phase: Phase = untimed
     context: Sequence[Study] = ()
     condition: Tensor | None = None  # of each training set, if they differ
+    chosen: Chosen | None = None  # what an earlier fit chose by validation, to be kept
 
 
 class FittedPredictor(Predictor):
@@ -134,10 +136,12 @@ class FittedPredictor(Predictor):
         progress: Progress | None = None,
         phase: Phase = untimed,
         context: Sequence[Study] = (),
+        chosen: Chosen | None = None,
     ) -> Self:
         """Learn from the genotypes of the training part and their scores, [batch] each.
 
-        The studies of the context are measurements of others, on scales of their own.
+        The studies of the context are measurements of others, on scales of their own. What an
+        earlier fit has ``chosen`` is kept, in place of a choice by the validation part.
         """
         self.check_conditions(genotypes)
         self.check_context(context)
@@ -159,11 +163,20 @@ class FittedPredictor(Predictor):
             phase=phase,
             context=context,
             condition=genotypes.condition,
+            chosen=chosen,
         )
         self._context = tuple(context)
         learned = self._fit(data)
         with phase("columns"):
             return self._use(cell, order, learned)
+
+    def chosen(self) -> Chosen:
+        """Return what the fit chose by the validation part; a fit on all measurements keeps it.
+
+        A subclass that chooses something by the validation part overrides this, and takes
+        `FitData.chosen` for its choice if there is one.
+        """
+        return Chosen()
 
     def keep_files(self, directory: Path, data: object) -> None:
         """Put what it needs beside its state into a run directory, before the fit.

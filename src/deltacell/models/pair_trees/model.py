@@ -25,6 +25,7 @@ from deltacell.models.pair_trees.calibration import Calibration, calibrated
 from deltacell.models.pairs.columns import Known, PairColumns, training_columns
 from deltacell.models.pairs.context import ContextColumns
 from deltacell.models.pairs.messages import Measured, Neighbours, votes_on
+from deltacell.profile.refitted import Chosen
 
 # With the columns of other studies, 15 leaves were better than 7 by validation for 5,000 pairs of
 # Collins 2007 (mean Pearson of three seeds 0.595, and 0.578 with 7).
@@ -137,6 +138,8 @@ class PairTrees(FittedPredictor):
         return _Rows(table, scores, np.ones(len(sets), dtype=bool))
 
     def _n_fits(self, data: FitData) -> int:
+        if data.chosen is not None:
+            return len(data.chosen.rounds)
         has_context = bool(self._studies.columns)
         return CONTEXT_FITS if has_context and len(data.training.sets) <= _SMALL else 1
 
@@ -149,11 +152,12 @@ class PairTrees(FittedPredictor):
     ) -> str:
         """Fit the score of a hit, less that of the additive model; repeats draw other samples."""
         checks = None if validation is None else (validation.table, validation.residuals)
+        rounds = self.rounds if data.chosen is None else data.chosen.rounds[repeat]
         return boosted(
             rows.table,
             rows.residuals,
             {**self._parameters(data), "seed": data.seed + repeat * _NEXT_SEED},
-            self.rounds,
+            rounds,
             data.report,
             validation=checks,
             patience=self.patience,
@@ -167,6 +171,10 @@ class PairTrees(FittedPredictor):
         validation: _Rows | None,
     ) -> State:
         """Fit which sets are hits, calibrated on the grid of tested sets."""
+        kept = data.chosen
+        rounds = self.rounds
+        if kept is not None and kept.rounds_of_hits is not None:
+            rounds = kept.rounds_of_hits
         checks = None
         if validation is not None and len(zeros.validation):
             with data.phase("columns"):
@@ -178,7 +186,7 @@ class PairTrees(FittedPredictor):
                 rows.table,
                 rows.is_hit.astype(np.float64),
                 {**self._parameters(data), "objective": "binary"},
-                self.rounds,
+                rounds,
                 data.report,
                 validation=checks,
                 patience=self.patience,
@@ -191,7 +199,21 @@ class PairTrees(FittedPredictor):
                 odds = predicted(booster(hit), table, raw_score=True)
                 weight = np.repeat([1.0, zeros.each_validation], counts)
                 calibration = calibrated(odds, label, weight, calibration.shift)
+        if kept is not None and kept.shift is not None and kept.slope is not None:
+            calibration = Calibration(kept.shift, kept.slope)
         return {"hit": hit, "shift": calibration.shift, "slope": calibration.slope}
+
+    def chosen(self) -> Chosen:
+        """Return the numbers of trees and, with trees for hits, their calibration."""
+        rounds = tuple(trees.num_trees() for trees in self._sizes)
+        if self._hit is None:
+            return Chosen(rounds=rounds)
+        return Chosen(
+            rounds=rounds,
+            rounds_of_hits=self._hit.num_trees(),
+            shift=self._calibration.shift,
+            slope=self._calibration.slope,
+        )
 
     def _parameters(self, data: FitData) -> dict[str, Any]:
         """Return the parameters of LightGBM."""

@@ -124,11 +124,13 @@ class Waterfall:
     @classmethod
     def between(cls, per: str, a: Mapping[str, float], b: Mapping[str, float]) -> Waterfall:
         """Return the changes between two mappings from parts to seconds."""
-        whole_a, whole_b = math.fsum(a.values()), math.fsum(b.values())
+        whole_a = math.fsum(a.values())
+        whole_b = math.fsum(b.values())
         gap = math.fsum([*b.values(), *(-seconds for seconds in a.values())])
         bars = []
         for part in {**a, **b}:
-            in_a, in_b = a.get(part, 0.0), b.get(part, 0.0)
+            in_a = a.get(part, 0.0)
+            in_b = b.get(part, 0.0)
             if in_a or in_b:
                 share = (in_b - in_a) / gap if gap else None
                 bars.append(Bar(part, in_a, in_b, in_b - in_a, share))
@@ -173,7 +175,8 @@ class EpochRatio:
         epochs = (a.epoch_s or 0.0, b.epoch_s or 0.0)
         if min(*epochs, a.step_s, b.step_s) <= 0:
             return None
-        steps, step = (b.steps_per_epoch or 0) / (a.steps_per_epoch or 1), b.step_s / a.step_s
+        steps = (b.steps_per_epoch or 0) / (a.steps_per_epoch or 1)
+        step = b.step_s / a.step_s
         epoch = epochs[1] / epochs[0]
         outside = epoch / (steps * step)
         line = f"epoch {ratio_text(epoch)} = steps {steps:.3g}x * time per step {step:.3g}x"
@@ -219,9 +222,9 @@ def compare(a: Account, b: Account) -> Comparison:
     has_samples = bool(a.samples_per_step and b.samples_per_step)
     per = "sample" if has_samples and not are_traces else "step"
     parts = []
-    for one in (a, b):
-        size = (one.samples_per_step or 1) if per == "sample" else 1
-        parts.append({part: seconds / size for part, seconds in one.parts.items()})
+    for account in (a, b):
+        size = (account.samples_per_step or 1) if per == "sample" else 1
+        parts.append({part: seconds / size for part, seconds in account.parts.items()})
     epochs = None
     if a.steps_per_epoch and b.steps_per_epoch:
         epochs = Waterfall.between("epoch", a.epoch_parts, b.epoch_parts)
@@ -230,19 +233,26 @@ def compare(a: Account, b: Account) -> Comparison:
 
 
 def _unequal(a: Account, b: Account) -> tuple[str, ...]:
-    facts_a, facts_b = (
-        {**one.facts, "steps per epoch": one.steps_per_epoch, SAMPLES: one.samples_per_step}
-        for one in (a, b)
-    )
-    found = []
+    facts_a = _compared_facts(a)
+    facts_b = _compared_facts(b)
+    differences = []
     for name in {**facts_a, **facts_b}:
-        in_a, in_b = facts_a.get(name), facts_b.get(name)
+        in_a = facts_a.get(name)
+        in_b = facts_b.get(name)
         near = (
             name == SAMPLES and in_a and in_b and abs(in_a - in_b) <= SAME_SAMPLES * max(in_a, in_b)
         )
         if in_a != in_b and not near:
-            found.append(f"{name}: {_fact(in_a)} against {_fact(in_b)}")
-    return tuple(found)
+            differences.append(f"{name}: {_fact(in_a)} against {_fact(in_b)}")
+    return tuple(differences)
+
+
+def _compared_facts(account: Account) -> dict[str, Any]:
+    return {
+        **account.facts,
+        "steps per epoch": account.steps_per_epoch,
+        SAMPLES: account.samples_per_step,
+    }
 
 
 def _fact(value: Any) -> str:

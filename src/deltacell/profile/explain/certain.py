@@ -23,14 +23,14 @@ Certain = BusyTime | OtherOperations
 
 def certain_differences(pair: ProgramPair) -> list[Certain]:
     """Return the difference in the device's computing time, and operations that only one has."""
-    found: list[Certain] = []
+    differences: list[Certain] = []
     busy = _busy_time(pair)
     if busy is not None:
-        found.append(busy)
+        differences.append(busy)
     others = _other_operations(pair)
     if others is not None:
-        found.append(others)
-    return found
+        differences.append(others)
+    return differences
 
 
 def _busy_time(pair: ProgramPair) -> BusyTime | None:

@@ -31,8 +31,9 @@ from deltacell.profile.explain.account import (
 from deltacell.profile.explain.advice import UNEVEN_RUN, advice_on
 from deltacell.profile.explain.causes import BusyTime, Cause, CauseKind
 from deltacell.profile.explain.certain import Certain, certain_differences
+from deltacell.profile.explain.changes import MOSTLY
 from deltacell.profile.explain.doubts import doubts_of_one, doubts_of_two, rank_difference
-from deltacell.profile.explain.judge import MOSTLY, MUCH
+from deltacell.profile.explain.judge import MUCH
 from deltacell.profile.explain.noise import Difference, Pace, difference
 from deltacell.profile.explain.programs import ProgramPair
 from deltacell.profile.explain.ranks import late_rank, straggler
@@ -104,7 +105,7 @@ class Explanation:
                 {**asdict(cause), "text": sentences.cause_clause(cause, name)}
                 for cause in self.causes
             ],
-            "certain": [asdict(one) for one in self.certain],
+            "certain": [asdict(difference) for difference in self.certain],
             "changes": [
                 {**asdict(change), "texts": list(value_texts(change))} for change in self.changes
             ],
@@ -160,8 +161,8 @@ def _explain_one(subject: Subject) -> Explanation:
         causes = judge.causes_of_one(view, account.parts, late)
         sentence = _lead_sentence(causes, subject.name, [account])
         tables += trace_tables(subject.traces)
-        about = "" if run is None else "By its trace, with the profiler on: "
-        evidence = [f"{about}{text}" for text in _trace_evidence(subject.traces, view, late)]
+        source = "" if run is None else "By its trace, with the profiler on: "
+        evidence = [f"{source}{text}" for text in _trace_evidence(subject.traces, view, late)]
     if run is not None:
         by_rank = run.by_rank()
         late_in_run = straggler(by_rank)
@@ -211,7 +212,7 @@ def _explain_two_runs(a: Subject, run_a: RunTimes, b: Subject, run_b: RunTimes) 
         )
     else:
         sentence = run_sentences.slower_sentence(fall, fall.ratio, judged.cause, a.name, b.name)
-    views = [View(one.name, one.traces.ranks) for one in (a, b) if one.traces is not None]
+    views = [View(side.name, side.traces.ranks) for side in (a, b) if side.traces is not None]
     ranks = rank_difference(a, b)
     reasons = [run_sentences.reason_sentence(reason) for reason in judged.reasons]
     if fall.per == "epoch":
@@ -269,7 +270,7 @@ def _explain_two(a: Subject, b: Subject) -> Explanation:
     if a.run is not None and b.run is not None:
         return _explain_two_runs(a, a.run, b, b.run)
     compared = compare(a.account, b.account)
-    views = [View(one.name, one.traces.ranks) for one in (a, b) if one.traces is not None]
+    views = [View(side.name, side.traces.ranks) for side in (a, b) if side.traces is not None]
     only_traces = len(views) == 2 and a.run is None and b.run is None
     causes = judge.causes_of_two(views[0], views[1], compared.steps) if only_traces else []
     noise = _noise(a, b, views if only_traces else [])
@@ -315,9 +316,13 @@ def _different_all_the_same(pair: ProgramPair, certain: Sequence[Certain]) -> st
 
     Two programs have other operations anyway.
     """
-    texts = [sentences.certain_sentence(one) for one in certain]
+    texts = [sentences.certain_sentence(difference) for difference in certain]
     if pair.are_two_programs:
-        busy = [sentences.certain_sentence(one) for one in certain if isinstance(one, BusyTime)]
+        busy = [
+            sentences.certain_sentence(difference)
+            for difference in certain
+            if isinstance(difference, BusyTime)
+        ]
         texts = [sentences.all_the_same_sentence(judge.two_programs(pair)), *busy]
     return "".join(f" {text}" for text in texts)
 
@@ -340,12 +345,12 @@ def _complete(
     doubts = [*doubts]
     warnings: list[str] = []
     for subject in subjects:
-        about = f"{subject.name}: " if len(subjects) > 1 else ""
+        prefix = f"{subject.name}: " if len(subjects) > 1 else ""
         for uneven in subject.run.uneven(everywhere=True) if subject.run is not None else ():
-            doubts.insert(0, f"{about}{uneven}")
+            doubts.insert(0, f"{prefix}{uneven}")
             advice = [*advice, UNEVEN_RUN]
-        doubts += dict.fromkeys(f"{about}{doubt}" for doubt in doubts_of_one(subject))
-        warnings += [f"{about}{warning}" for warning in subject.account.warnings]
+        doubts += dict.fromkeys(f"{prefix}{doubt}" for doubt in doubts_of_one(subject))
+        warnings += [f"{prefix}{warning}" for warning in subject.account.warnings]
     low = [f"Confidence is low: {doubt}." for doubt in doubts]
     traces = [(subject.name, subject.traces) for subject in subjects if subject.traces is not None]
     return Explanation(
@@ -392,20 +397,20 @@ def _pair_sentence(compared: Comparison, noise: Difference | None, causes: list[
     if fall.ratio is None:
         return sentences.no_time_sentence(a, b)
     if _is_alike(fall, noise):
-        said = sentences.noise_clause(fall, noise, a, b)
+        clause = sentences.noise_clause(fall, noise, a, b)
     else:
         cause = sentences.cause_clause(causes[0], a) if causes else sentences.parts_clause(fall)
         cause += _record_stacks(causes[:1], [compared.a, compared.b])
-        said = sentences.slower_clause(fall, fall.ratio, noise, cause, a, b)
+        clause = sentences.slower_clause(fall, fall.ratio, noise, cause, a, b)
     epochs = compared.epochs
     ratio = compared.epoch_ratio
     close = 0.25 if is_noise else SAME
     if epochs is None or ratio is None or abs(ratio.epoch / fall.ratio - 1) <= close:
-        return f"{said}."
+        return f"{clause}."
     sign = 1 if epochs.gap >= 0 else -1
     most = max(epochs.bars, key=lambda bar: bar.change * sign)
     is_most = most.part.startswith(OUTSIDE) and abs(most.change) > abs(epochs.gap) / 2 > 0
-    return f"{said}. {sentences.epochs_sentence(epochs, ratio, most if is_most else None)}"
+    return f"{clause}. {sentences.epochs_sentence(epochs, ratio, most if is_most else None)}"
 
 
 def _pair_evidence(
@@ -424,7 +429,8 @@ def _pair_evidence(
 def _trace_pair_evidence(views: list[View], lead: CauseKind | None) -> Iterator[str]:
     if len(views) < 2:
         return
-    loader_a, loader_b = (view.ranks[0].loader for view in views)
+    loader_a = views[0].ranks[0].loader
+    loader_b = views[1].ranks[0].loader
     if loader_a.names and loader_b.names:
         yield sentences.loaders_sentence(loader_a.per_step / 1e9, loader_b.per_step / 1e9)
     has_devices = bool(views[0].parts and views[1].parts)

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from deltacell.profile.explain.account import Bar, Waterfall
 from deltacell.profile.explain.causes import (
     DEVICE_PARTS,
-    CannotTell,
     Cause,
     CauseKind,
     Detail,
@@ -28,31 +26,32 @@ from deltacell.profile.explain.causes import (
     MorePasses,
     OnlyOne,
     Operation,
-    SlowerMachine,
     StepShare,
     Timed,
     TwoPrograms,
     UniformOperations,
-    UnlikeCalls,
 )
-from deltacell.profile.explain.programs import MORE, OperatorChange, ProgramPair, passes_change
+from deltacell.profile.explain.changes import (
+    MOSTLY,
+    OF_MODEL,
+    largest,
+    most_changed,
+    ratio_along,
+    step_ratio,
+    uniform_ratio,
+)
+from deltacell.profile.explain.host_rules import host_change, host_changes
+from deltacell.profile.explain.programs import OperatorChange, ProgramPair, passes_change
 from deltacell.profile.explain.view import Seconds, View
 from deltacell.profile.explain.workload import PART_OF_GAP, work_change
 from deltacell.profile.trace.work import NO_OPERATOR
 
 MUCH = 0.10  # a larger share of a step is worth a clause
-UNIFORM = 0.85  # a slowdown is uniform if this share of the time has about the same ratio
 MODULE = "nn.Module: "  # the prefix of a module's name in a trace
-# Categories in which the work of the model can change, and parts of a device's time.
-OF_MODEL = ("forward", "backward", "loss", "optimizer", "graph preparation", "other")
 # A rank that waits for the others does so in the exchange of gradients.
 OF_STEP = (*OF_MODEL, "gradient communication")
+# Parts of a device's time in which the work of the model can change.
 OF_DEVICE = (CauseKind.compute, CauseKind.idle_launch, CauseKind.idle_host)
-MOSTLY = 0.5  # of a gap
-FEWEST_STEPS = 3  # in which a stall is not in most steps
-SLOWEST_MACHINE = 4.0  # a larger ratio is not that of two machines
-NEAR_PACE = 1.5  # a category whose ratio differs by less from that of all keeps the pace
-KEEPS_PACE = 0.6  # the share of the time that keeps the pace if a machine is slower
 
 
 def causes_of_one(view: View, host: Mapping[str, float], late: Cause | None) -> list[Cause]:
@@ -154,9 +153,11 @@ def _on_host(view: View, parts: Mapping[str, float]) -> list[Cause]:
 
 
 def causes_of_two(a: View, b: View, host_fall: Waterfall) -> list[Cause]:
-    """Return what makes the difference between two traces, the largest change first.
+    """Return what makes the difference between two traces, the one that decides first.
 
-    ``host_fall`` is the difference by category of the host. Changes against the gap are left out.
+    A difference of the whole step comes before its parts. The parts of a device are in the order of
+    their changes, and those of a host in the order that `host_changes` describes. Changes against
+    the gap are left out. ``host_fall`` is the difference by category of the host.
     """
     pair = ProgramPair(a, b)
     if a.parts and b.parts:
@@ -164,7 +165,7 @@ def causes_of_two(a: View, b: View, host_fall: Waterfall) -> list[Cause]:
         causes = _device_changes(pair, fall, host_fall)
         other_step = _other_step(pair, fall, OF_DEVICE)
     else:
-        causes = _host_changes(pair, host_fall)
+        causes = host_changes(pair, host_fall)
         other_step = _other_step(pair, host_fall, OF_STEP)
     return causes if other_step is None else [other_step, *causes]
 
@@ -181,7 +182,7 @@ def _other_step(pair: ProgramPair, fall: Waterfall, of_model: Collection[str]) -
     if pair.are_two_programs:
         evidence = two_programs(pair)
         return Cause(CauseKind.programs, None, fall.gap, 1.0, evidence)
-    ratio = _ratio_along(pair, fall)
+    ratio = ratio_along(pair, fall)
     passes = passes_change(pair, ratio)
     if passes is None:
         return None
@@ -252,26 +253,7 @@ def _changed_component(pair: ProgramPair) -> LongerOperation | None:
     return LongerOperation(name.removeprefix(MODULE), in_a[name], in_b[name], module=None)
 
 
-def step_ratio(a: View, b: View) -> float:
-    """Return the ratio of the median time of a step of B to that of A."""
-    return float(np.median(b.times) / np.median(a.times))
-
-
-def _ratio_along(pair: ProgramPair, fall: Waterfall) -> float:
-    """Return the ratio of a step's times in the direction of the gap between their means.
-
-    It is that of the medians, unless a few slow steps turn the means the other way.
-    """
-    ratio = step_ratio(pair.a, pair.b)
-    is_along = (ratio - 1) * fall.gap > 0
-    if is_along or not fall.ratio:
-        return ratio
-    return fall.ratio
-
-
 def _device_changes(pair: ProgramPair, fall: Waterfall, host_fall: Waterfall) -> list[Cause]:
-    a = pair.a
-    b = pair.b
     loading = next((bar for bar in host_fall.bars if bar.part == "data loading"), None)
     causes = []
     for bar in fall.bars:
@@ -279,7 +261,7 @@ def _device_changes(pair: ProgramPair, fall: Waterfall, host_fall: Waterfall) ->
             continue
         if bar.part == CauseKind.idle_data and loading is not None:
             # The device waits for the host, so the host's time is what counts.
-            causes.append(_host_change(loading, host_fall, a, b))
+            causes.append(host_change(loading, host_fall, pair))
         else:
             causes.append(_device_change(bar, fall, pair))
     return causes
@@ -338,221 +320,42 @@ def computing_change(pair: ProgramPair, change: float) -> ComputingChange:
     name = most_changed(in_a, in_b, change)
     if name is None:
         return ComputingChange(CauseKind.compute)
-    before = in_a.get(name, 0.0)
-    after = in_b.get(name, 0.0)
-    launches_a = a.launches(name)
-    launches_b = b.launches(name)
-    by_launches = (launches_b - launches_a) * (before / launches_a if launches_a else 0.0)
-    if before and after and by_launches / (after - before) >= MOSTLY:
-        slower = b if change > 0 else a
-        more = MoreCalls(name, launches_a, launches_b, slower.name)
-        return ComputingChange(CauseKind.calls, name, more)
+    return _operation_change(pair, name, in_a.get(name, 0.0), in_b.get(name, 0.0))
+
+
+def _operation_change(
+    pair: ProgramPair,
+    name: str,
+    before: float,
+    after: float,
+) -> ComputingChange:
+    """Return what is behind the change of one operator or kernel, in seconds per step."""
+    a = pair.a
+    b = pair.b
     if not before:
         return ComputingChange(CauseKind.compute, name, OnlyOne(b.name, Timed(name, after)))
     if not after:
         return ComputingChange(CauseKind.compute, name, OnlyOne(a.name, Timed(name, before)))
-    module = most_changed(a.by("modules"), b.by("modules"), after - before)
-    if module is not None:
-        module = None if module == NO_OPERATOR else module.removeprefix(MODULE)
-    longer = LongerOperation(name, before, after, module)
+    launches_a = a.launches(name)
+    launches_b = b.launches(name)
+    by_launches = (launches_b - launches_a) * (before / launches_a if launches_a else 0.0)
+    if by_launches / (after - before) >= MOSTLY:
+        slower = b if after > before else a
+        more = MoreCalls(name, launches_a, launches_b, slower.name)
+        return ComputingChange(CauseKind.calls, name, more)
+    longer = LongerOperation(name, before, after, _changed_module(pair, after - before))
     return ComputingChange(CauseKind.compute, name, longer)
+
+
+def _changed_module(pair: ProgramPair, change: float) -> str | None:
+    """Return the module whose time on the device changed most, if it is known."""
+    module = most_changed(pair.a.by("modules"), pair.b.by("modules"), change)
+    if module is None or module == NO_OPERATOR:
+        return None
+    return module.removeprefix(MODULE)
 
 
 def _computing_by_name(view: View) -> Seconds:
     """Return the device's time by operator, or by kernel if operators are not recorded."""
     operators = view.by("operators")
     return operators if len(operators) > 1 else view.by("kernels", "compute")
-
-
-def _host_changes(pair: ProgramPair, fall: Waterfall) -> list[Cause]:
-    """Return what makes the difference on the host.
-
-    A change that all parts share is due to the machine; a part is a cause by its change beyond it.
-    """
-    a = pair.a
-    b = pair.b
-    along = [bar for bar in fall.bars if bar.change * fall.gap > 0]
-    if not along:
-        return []
-    pace = common_ratio(a.host, b.host)
-    sign = 1 if fall.gap > 0 else -1
-    beyond_pace = {bar.part: sign * (bar.b - pace * bar.a) for bar in along}
-    along.sort(key=lambda bar: -beyond_pace[bar.part])
-    causes = [_host_change(bar, fall, a, b) for bar in along]
-    first = causes[0]
-    lead = beyond_pace[along[0].part]
-    is_of_model = along[0].part in OF_MODEL
-    ratio = _ratio_along(pair, fall)
-    other_work = work_change(pair, ratio) if is_of_model else None
-    if other_work is not None:
-        lead_bar = along[0]
-        if other_work.kind in (CauseKind.calls, CauseKind.sizes):
-            # More work is not a matter of pace, so the largest change is what counts.
-            lead_bar = max(along, key=lambda bar: abs(bar.change))
-        evidence = replace(_host_gap_share(lead_bar, fall, a, b), detail=other_work.detail)
-        causes[0] = Cause(other_work.kind, None, first.seconds, first.share, evidence)
-        return causes
-    more_calls = _more_calls_of(pair, first, sign) if is_of_model else None
-    is_unlike = is_of_model and more_calls is None and pair.one_calls_more
-    if is_unlike and not _is_code_of_most_steps(pair, first, fall.gap):
-        causes.insert(0, _unlike_calls(pair, first, along[0], fall, ratio))
-        return causes
-    explained_by_pace = (pace - 1) * fall.a / fall.gap
-    if explained_by_pace >= 0.5 and lead < 0.5 * abs(fall.gap):
-        is_worth_naming = lead > 0.1 * abs(fall.gap)
-        beyond = _host_gap_share(along[0], fall, a, b) if is_worth_naming else None
-        causes.insert(0, _same_calls_slower(pair, pace, beyond, fall.gap))
-        return causes
-    if more_calls is not None:
-        evidence = replace(_host_gap_share(along[0], fall, a, b), detail=more_calls)
-        causes[0] = replace(causes[0], kind=CauseKind.calls, evidence=evidence)
-    elif is_of_model and pair.has_operators and pair.calls_as_often and not pair.has_shapes:
-        unknown = CannotTell(step_ratio(a, b), has_shapes=False)
-        evidence = replace(_host_gap_share(along[0], fall, a, b), detail=unknown)
-        causes[0] = replace(causes[0], kind=CauseKind.unknown, evidence=evidence)
-    return causes
-
-
-def _more_calls_of(pair: ProgramPair, cause: Cause, sign: int) -> MoreCalls | None:
-    """Return whether the operator that leads a part of the host is called more often.
-
-    Only operators have calls to count; other names stand for Python code or for nothing.
-    """
-    name = cause.name
-    is_operator = name in pair.a.operator_names or name in pair.b.operator_names
-    if name is None or not is_operator:
-        return None
-    calls_a = pair.a.host_calls(name)
-    calls_b = pair.b.host_calls(name)
-    fewer, more = (calls_a, calls_b) if sign > 0 else (calls_b, calls_a)
-    if more < MORE * fewer or not more:
-        return None
-    slower = pair.b if sign > 0 else pair.a
-    return MoreCalls(name, calls_a, calls_b, slower.name)
-
-
-def _is_code_of_most_steps(pair: ProgramPair, cause: Cause, gap: float) -> bool:
-    """Return whether code that is no operator makes most of a gap in most steps.
-
-    More calls of operators take more of the Python around them, so only the time beyond the ratio
-    of all calls counts. A stall, which a busy machine may cause, is not in most steps.
-    """
-    name = cause.name
-    is_operator = name in pair.a.operator_names or name in pair.b.operator_names
-    if name is None or is_operator or not isinstance(cause.evidence, GapShare):
-        return False
-    slower, faster = (pair.b, pair.a) if gap > 0 else (pair.a, pair.b)
-    if len(slower.times) < FEWEST_STEPS:
-        return False
-    calls_a, calls_b = pair.all_calls
-    more_calls = calls_b / calls_a if gap > 0 else calls_a / calls_b
-    in_slower = float(np.median(slower.steps_of(name)))
-    in_faster = float(np.median(faster.steps_of(name)))
-    return in_slower - max(more_calls, 1.0) * in_faster >= MOSTLY * abs(gap)
-
-
-def _unlike_calls(
-    pair: ProgramPair,
-    first: Cause,
-    bar: Bar,
-    fall: Waterfall,
-    ratio: float,
-) -> Cause:
-    """Return that it cannot be told: calls differ, and the part that leads has as many in both."""
-    calls_a, calls_b = pair.all_calls
-    evidence = UnlikeCalls(
-        a=pair.a.name,
-        b=pair.b.name,
-        calls_a=calls_a,
-        calls_b=calls_b,
-        ratio=ratio,
-        part=bar.part,
-        operation=first.name if first.name != bar.part else None,
-    )
-    return Cause(CauseKind.unknown, None, fall.gap, 1.0, evidence)
-
-
-def _same_calls_slower(
-    pair: ProgramPair,
-    pace: float,
-    beyond: GapShare | None,
-    gap: float,
-) -> Cause:
-    """Return why everything takes longer: the machine, or that it cannot be told.
-
-    A machine is slower or busier only if the program is the same, with as many calls of its ranges,
-    modules and operators on inputs of the same size, all parts take about as many times as long,
-    and the ratio is one that machines have.
-    """
-    is_same_size = pair.inputs_of_same_size or not pair.has_operators
-    is_same_work = pair.calls_as_often and pair.components_as_often and is_same_size
-    is_possible = 1 / SLOWEST_MACHINE < pace < SLOWEST_MACHINE
-    if is_same_work and is_possible and _keep_pace(pair, pace) >= KEEPS_PACE:
-        is_competing = bool(pair.b.traits.workers and not pair.a.traits.workers)
-        slower = SlowerMachine(pace, competing_workers=is_competing, beyond=beyond)
-        return Cause(CauseKind.machine, None, gap, 1.0, slower)
-    unknown = CannotTell(pace, has_shapes=pair.has_shapes)
-    return Cause(CauseKind.unknown, None, gap, 1.0, unknown)
-
-
-def _keep_pace(pair: ProgramPair, pace: float) -> float:
-    """Return the share of the time of B in categories that take about ``pace`` times as long."""
-    in_a = pair.a.categories
-    in_b = pair.b.categories
-    near = 0.0
-    for category, seconds in in_b.items():
-        ratio = seconds / in_a[category] if in_a.get(category) else math.inf
-        if 1 / NEAR_PACE < ratio / pace < NEAR_PACE:
-            near += seconds
-    return near / (math.fsum(in_b.values()) or 1.0)
-
-
-def _host_change(bar: Bar, fall: Waterfall, a: View, b: View) -> Cause:
-    share = _host_gap_share(bar, fall, a, b)
-    name = share.operation or bar.part
-    return Cause(CauseKind.host, name, bar.change, bar.share or 0.0, share)
-
-
-def _host_gap_share(bar: Bar, fall: Waterfall, a: View, b: View) -> GapShare:
-    """Return the change of a category of the host, with the operation that changed most in it."""
-    name = most_changed(a.by("host", bar.part), b.by("host", bar.part), bar.change)
-    return GapShare(bar.part, bar.change, fall.gap, operation=name)
-
-
-def largest(seconds: Mapping[str, float], *, first_name_wins: bool = False) -> str | None:
-    """Return the name with the largest value; of equal ones the last, or the first, by name."""
-    if first_name_wins:
-        return min(seconds, key=lambda name: (-seconds[name], name), default=None)
-    return max(seconds, key=lambda name: (seconds[name], name), default=None)
-
-
-def most_changed(a: Seconds, b: Seconds, change: float) -> str | None:
-    """Return the name that changed most from A to B in the direction of ``change``, if any did."""
-    sign = 1 if change >= 0 else -1
-    changes = {name: sign * (b.get(name, 0.0) - a.get(name, 0.0)) for name in {**a, **b}}
-    return largest({name: more for name, more in changes.items() if more > 0})
-
-
-def common_ratio(a: Mapping[Any, float], b: Mapping[Any, float]) -> float:
-    """Return the median ratio of B to A over the operations that both have.
-
-    Each operation counts once, so a single long one does not decide. The ratio is 1 if they have
-    too few operations in common.
-    """
-    least_a = 0.005 * sum(a.values())
-    least_b = 0.005 * sum(b.values())
-    ratios = [b[name] / a[name] for name in a if a[name] > least_a and b.get(name, 0.0) > least_b]
-    return math.exp(float(np.median(np.log(ratios)))) if len(ratios) >= 4 else 1.0
-
-
-def uniform_ratio(a: Mapping[Any, float], b: Mapping[Any, float]) -> float | None:
-    """Return the ratio of B to A if nearly everything changed by it; otherwise None."""
-    shared = [name for name in a if name in b and a[name] > 0 and b[name] > 0]
-    ratio = sum(b[name] for name in shared) / (sum(a[name] for name in shared) or 1.0)
-    if len(shared) < 3 or abs(math.log(ratio)) < 0.03:
-        return None
-    near = 0.25 * abs(math.log(ratio)) + 0.02
-    alike = [name for name in shared if abs(math.log(b[name] / a[name] / ratio)) <= near]
-    share_of_a = sum(a[name] for name in alike) / sum(a.values())
-    share_of_b = sum(b[name] for name in alike) / sum(b.values())
-    return ratio if min(share_of_a, share_of_b) >= UNIFORM else None

@@ -123,7 +123,8 @@ class Measurement(Conditions, forbid_unknown_fields=True, kw_only=True):
         seconds = self.seconds(reading.steady if reading.is_mean_with_warmup else reading.value)
         if self.measured != "trace sum":
             return None if self.measured == "epoch seconds" else seconds
-        start, steps = reading.startup_seconds, reading.window_steps
+        start = reading.startup_seconds
+        steps = reading.window_steps
         if steps is None:
             return None
         return seconds / steps if start is None else (seconds - start) / (steps - 1)

@@ -53,7 +53,7 @@ def late_rank(traces: RanksAttribution) -> Cause | None:
     by_wait = traces.alignment.ranks.sort("waited_for", descending=True, maintain_order=True)
     worst = by_wait.row(0, named=True)
     rank = worst["rank"]
-    of_all = sum(int(one.steps.wall[one.steps.counted].sum()) for one in traces.ranks)
+    of_all = sum(int(rank.steps.wall[rank.steps.counted].sum()) for rank in traces.ranks)
     share = worst["waited_for"] / of_all
     when_last = collectives.filter(last_rank=rank)
     latest = when_last.sort("late_by", descending=True, maintain_order=True).row(0, named=True)
@@ -71,7 +71,7 @@ def late_rank(traces: RanksAttribution) -> Cause | None:
         times_last=worst["last"],
         n_collectives=len(collectives),
     )
-    step = float(np.mean([one.step_times.mean() for one in traces.ranks])) / 1e9
+    step = float(np.mean([rank.step_times.mean() for rank in traces.ranks])) / 1e9
     return Cause(CauseKind.rank, str(rank), share * step, share, evidence)
 
 

@@ -201,7 +201,7 @@ def cause_of_gap(
     assert fall.ratio is not None
     lead = max(fall.bars, key=lambda bar: bar.change * (1 if fall.gap > 0 else -1))
     part = GapShare(lead.part, lead.change, fall.gap)
-    candidates = [one for one in _independent(changes) if explains(one, fall)]
+    candidates = [change for change in _independent(changes) if explains(change, fall)]
     if not candidates:
         known = tuple(changes) if is_recorded or changes else None
         share = lead.change / fall.gap

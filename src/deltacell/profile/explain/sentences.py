@@ -282,35 +282,50 @@ def _rest_of_gap(change: float, gap: float) -> str:
 def detail_clause(detail: Detail) -> str:
     """Return what is behind the change of a part."""
     match detail:
-        case BatchCause(old, new, ratio):
-            per_sample = ratio_text(ratio * old / new)
-            factor = ratio_text(new / old)
-            text = f"the batch is {factor} as large ({old} -> {new})"
-            return f"{text}, so a sample takes {per_sample} as long"
+        case BatchCause() as batch:
+            return _other_batch(batch)
         case DataType(old, new):
             return f"the data type differs ({old} -> {new})"
         case Execution(kind, program):
             return _execution(kind, program)
         case MoreCalls() as more:
             return _more_calls(more)
-        case LargerInputs(ratio, name, sizes_a, sizes_b):
-            where = f"{short_name(name)}: {short_name(sizes_a)} -> {short_name(sizes_b)}"
-            return f"the inputs of the same calls are {ratio_text(ratio)} as large ({where})"
+        case LargerInputs() as inputs:
+            return _larger_inputs(inputs)
         case UniformOperations(ratio):
             return f"every operation takes about {ratio_text(ratio)} as long on the device"
         case OnlyOne(program, operation):
             name = kernel_name(operation.name)
             return f"only {program} has {name} ({seconds_text(operation.seconds)})"
-        case LongerOperation(name, before, after, module):
-            times = ratio_text(after / before)
-            text = f"{kernel_name(name)} takes {times} as long ({change_text(after - before)})"
-            return text if not module else f"{text}, most of it in {short_name(module)}"
+        case LongerOperation() as longer:
+            return _longer_operation(longer)
         case Operation(name):
             return kernel_name(name)
         case CannotTell():
             return f"the traces do not tell why the same calls take longer: {_RECORD_SHAPES}"
         case None:
             return ""
+
+
+def _other_batch(batch: BatchCause) -> str:
+    factor = ratio_text(batch.new / batch.old)
+    per_sample = ratio_text(batch.ratio * batch.old / batch.new)
+    text = f"the batch is {factor} as large ({batch.old} -> {batch.new})"
+    return f"{text}, so a sample takes {per_sample} as long"
+
+
+def _larger_inputs(inputs: LargerInputs) -> str:
+    sizes = f"{short_name(inputs.sizes_a)} -> {short_name(inputs.sizes_b)}"
+    factor = ratio_text(inputs.ratio)
+    where = f"{short_name(inputs.name)}: {sizes}"
+    return f"the inputs of the same calls are {factor} as large ({where})"
+
+
+def _longer_operation(longer: LongerOperation) -> str:
+    factor = ratio_text(longer.after / longer.before)
+    change = change_text(longer.after - longer.before)
+    text = f"{kernel_name(longer.name)} takes {factor} as long ({change})"
+    return f"{text}, most of it in {short_name(longer.module)}" if longer.module else text
 
 
 def _more_calls(more: MoreCalls) -> str:
@@ -495,7 +510,7 @@ def certain_sentence(certain: BusyTime | OtherOperations) -> str:
             return f"{text}: {because}." if because else f"{text}."
         case OtherOperations(what, a, b, only_a, only_b):
             clauses = [
-                f"only {name} runs {listed([_operation_time(one) for one in only])}"
+                f"only {name} runs {listed([_operation_time(operation) for operation in only])}"
                 for name, only in ((a, only_a), (b, only_b))
                 if only
             ]

@@ -61,14 +61,15 @@ class RunTimes:
 
     def uneven(self, *, everywhere: bool) -> Iterator[str]:
         """Yield how a run became slower, in all large parts of a step (`everywhere`) or some."""
-        found = self.summary.uneven
-        if found is not None and found.is_everywhere == everywhere:
-            parts = [CATEGORY_OF[phase] for phase in found.changed]
-            yield sentences.uneven_clause(found, parts)
+        uneven = self.summary.uneven
+        if uneven is not None and uneven.is_everywhere == everywhere:
+            parts = [CATEGORY_OF[phase] for phase in uneven.changed]
+            yield sentences.uneven_clause(uneven, parts)
 
     def warnings(self) -> Iterator[str]:
         """Yield what limits what the phases of a run say."""
-        record, summary = self.record, self.summary
+        record = self.record
+        summary = self.summary
         if record.mode != "train":
             yield sentences.mode_warning(record.mode)
         if record.status is not Status.finished:
@@ -186,7 +187,8 @@ def run_name(path: Path) -> str:
 
 
 def _run_account(times: RunTimes, name: str, notices: tuple[str, ...]) -> Account:
-    record, summary = times.record, times.summary
+    record = times.record
+    summary = times.summary
     settings = times.settings
     if not summary.steps or not summary.wall_s > 0:
         what = "no training step of this run was timed"
@@ -245,11 +247,15 @@ def _fit_account(record: RunRecord, phases: pl.DataFrame, name: str) -> Account:
 
 
 def _trace_account(traces: RanksAttribution, name: str, samples: float | None) -> Account:
-    ranks, first, trace = traces.ranks, traces.ranks[0], traces.ranks[0].trace
-    seconds = [one.seconds_per_step() for one in ranks]
+    ranks = traces.ranks
+    first = traces.ranks[0]
+    trace = traces.ranks[0].trace
+    seconds = [rank.seconds_per_step() for rank in ranks]
     parts = {title: sum(x.get(title, 0.0) for x in seconds) / len(ranks) for title in CATEGORIES}
-    parts[BEHIND] = sum(one.behind for one in ranks) / len(ranks) / 1e9
-    device, torch, settings = trace.device_name, trace.torch_version, trace.settings
+    parts[BEHIND] = sum(rank.behind for rank in ranks) / len(ranks) / 1e9
+    device = trace.device_name
+    torch = trace.torch_version
+    settings = trace.settings
     return Account(
         name,
         TRACE,

@@ -14,7 +14,7 @@ from deltacell.profile.explain.causes import DEVICE_PARTS
 from deltacell.profile.explain.programs import OperatorChange, ProgramPair
 from deltacell.profile.explain.split import component_changes, kernel_changes, split_of
 from deltacell.profile.explain.subject import CATEGORIES
-from deltacell.profile.explain.view import View
+from deltacell.profile.explain.view import Seconds, View
 from deltacell.profile.trace.attribution import RanksAttribution
 from deltacell.profile.trace.calls import CallGroup
 from deltacell.profile.trace.device import PARTS
@@ -24,10 +24,13 @@ ROWS = 50  # the largest number of rows in a table of a trace
 
 def category_table(account: Account) -> pl.DataFrame:
     """Return the time of an account by category, per step and, if known, per sample and epoch."""
-    samples, steps, epoch = account.samples_per_step, account.steps_per_epoch, account.epoch_s
+    samples = account.samples_per_step
+    steps = account.steps_per_epoch
+    epoch = account.epoch_s
     rows: list[dict[str, Any]] = []
     for part in dict.fromkeys([*CATEGORIES, *account.parts, *account.outside]):
-        seconds, outside = account.parts.get(part, 0.0), account.outside.get(part, 0.0)
+        seconds = account.parts.get(part, 0.0)
+        outside = account.outside.get(part, 0.0)
         row: dict[str, Any] = {"category": part, "ms per step": 1e3 * seconds}
         if samples:
             row["µs per sample"] = 1e6 * seconds / samples
@@ -67,33 +70,35 @@ _COLUMNS = {
 
 def trace_tables(traces: RanksAttribution) -> list[EvidenceTable]:
     """Return the non-empty tables; those of one host or device are those of the first rank."""
-    one, aligned = traces.ranks[0], traces.alignment
-    idle = pl.DataFrame() if one.device is None else one.device.idle
-    of_rank = f", rank {one.trace.rank}" if len(traces.ranks) > 1 else ""
+    rank = traces.ranks[0]
+    aligned = traces.alignment
+    idle = pl.DataFrame() if rank.device is None else rank.device.idle
+    of_rank = f", rank {rank.trace.rank}" if len(traces.ranks) > 1 else ""
     # The key, the title, the rows, and the name of a column of shares of the time, if any.
-    found = [
-        ("operators", "device time by operator", one.work.operators, ""),
-        ("kernels", "device time by kernel", one.work.kernels, "share of device time"),
-        ("modules", "time by module", one.work.modules, ""),
-        ("operations", "operations of the host by self time", one.doing, "share of a step"),
-        ("roofline", "estimated roofline of products", one.work.roofline, ""),
+    sources = [
+        ("operators", "device time by operator", rank.work.operators, ""),
+        ("kernels", "device time by kernel", rank.work.kernels, "share of device time"),
+        ("modules", "time by module", rank.work.modules, ""),
+        ("operations", "operations of the host by self time", rank.doing, "share of a step"),
+        ("roofline", "estimated roofline of products", rank.work.roofline, ""),
         ("idle", "why the device is idle", idle, "share of idle"),
-        ("syncs", "where the host waits for the device", one.syncs, ""),
-        ("steps", "steps", one.per_step, ""),
-        ("workers", "threads of the loader", one.loader.workers, ""),
-        ("critical_path", "critical path of a typical step", one.critical_path, "share of a step"),
+        ("syncs", "where the host waits for the device", rank.syncs, ""),
+        ("steps", "steps", rank.per_step, ""),
+        ("workers", "threads of the loader", rank.loader.workers, ""),
+        ("critical_path", "critical path of a typical step", rank.critical_path, "share of a step"),
     ]
-    found = [(key, f"{title}{of_rank}", frame, share) for key, title, frame, share in found]
+    sources = [(key, f"{title}{of_rank}", frame, share) for key, title, frame, share in sources]
     shares = [(pl.col(part) / pl.col("wall")).alias(f"share {part}") for part in PARTS]
     title = "the device of each rank, from its first event to its last"
-    found.append(("device", title, traces.device.select("rank", "wall", *shares), ""))
+    sources.append(("device", title, traces.device.select("rank", "wall", *shares), ""))
     if aligned is not None:
         late = aligned.collectives.drop("came").sort("late_by", descending=True)
-        found.append(("waited_for", "ranks that the others wait for", aligned.ranks, ""))
-        found.append(("collectives", "collectives by how late the last rank comes", late, ""))
+        sources.append(("waited_for", "ranks that the others wait for", aligned.ranks, ""))
+        sources.append(("collectives", "collectives by how late the last rank comes", late, ""))
     tables = []
-    for key, title, frame, share in found:
-        steps, shown = 1 if key == "critical_path" else one.n_counted, []
+    for key, title, frame, share in sources:
+        steps = 1 if key == "critical_path" else rank.n_counted
+        shown = []
         for column in frame.columns:
             name = _COLUMNS.get(column, column)
             scale = (1e6 if name.startswith("ms") else 1) * (steps if "per step" in name else 1)
@@ -165,21 +170,27 @@ def change_tables(a: View, b: View) -> list[EvidenceTable]:
     """Return tables of what changed between two traces, the largest changes first."""
     tables = _call_tables(ProgramPair(a, b))
     if a.parts and b.parts:
-        in_a, in_b = ({DEVICE_PARTS[part]: s for part, s in v.parts.items()} for v in (a, b))
         title = f"the device, from {a.name} to {b.name}, seconds per step"
-        tables.append(EvidenceTable("device", title, Waterfall.between("step", in_a, in_b).frame()))
+        fall = Waterfall.between("step", _labelled_parts(a), _labelled_parts(b))
+        tables.append(EvidenceTable("device", title, fall.frame()))
     for key, title, group in (
         ("operations", "what the host does", ""),
         ("operators", "device time by operator", ""),
         ("kernels", "device time by kernel", "compute"),
         ("modules", "time by module", ""),
     ):
-        in_a, in_b = (view.by(key, group) for view in (a, b))
+        in_a = a.by(key, group)
+        in_b = b.by(key, group)
         if in_a or in_b:
             changes = Waterfall.between("step", in_a, in_b).frame().head(ROWS)
             title = f"{title}, by change, seconds per step"
             tables.append(EvidenceTable(key, title, changes.rename({"part": "name"})))
     return tables
+
+
+def _labelled_parts(view: View) -> Seconds:
+    """Return the parts of a device's time by the names that a reader sees."""
+    return {DEVICE_PARTS[part]: seconds for part, seconds in view.parts.items()}
 
 
 def _call_tables(pair: ProgramPair) -> list[EvidenceTable]:

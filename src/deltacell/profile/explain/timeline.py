@@ -32,11 +32,11 @@ def typical_steps(
     one clock if their clocks agree.
     """
     count = sum(len(run.ranks) for _, run in runs)
-    found = []
+    drawn = []
     for of, run in runs:
         number = run.ranks[0].steps.number[run.ranks[0].typical]
         steps = [rank.steps for rank in run.ranks]
-        same = [np.flatnonzero((one.number == number) & one.counted) for one in steps]
+        same = [np.flatnonzero((of_rank.number == number) & of_rank.counted) for of_rank in steps]
         places = [int(x[-1]) for x in same if len(x)]
         if len(places) < len(steps):
             places = [rank.typical for rank in run.ranks]
@@ -51,13 +51,15 @@ def typical_steps(
             offset = begins[i] - min(begins) if together else 0
             step = _step(rank, place, max(most // count, 1), offset)
             file = str(rank.trace.path)
-            found.append({"name": called or "The program", "file": file, **step})
-    return {"ranks": found} if found else None
+            drawn.append({"name": called or "The program", "file": file, **step})
+    return {"ranks": drawn} if drawn else None
 
 
 def _step(rank: Attribution, place: int, most: int, offset: int) -> dict[str, Any]:
-    trace, nesting = rank.trace, rank.nesting
-    begin, end = int(rank.steps.begin[place]), int(rank.steps.end[place])
+    trace = rank.trace
+    nesting = rank.nesting
+    begin = int(rank.steps.begin[place])
+    end = int(rank.steps.end[place])
     inside = (trace.begin < end) & (nesting.cut > begin) & (nesting.cut > trace.begin)
     inside &= ~((trace.begin < begin) & (nesting.cut > end))
     # The device's copy of a range of the host would be drawn twice.
@@ -65,10 +67,6 @@ def _step(rank: Attribution, place: int, most: int, offset: int) -> dict[str, An
     lanes, names = _lanes(rank, every)
     rows = every[np.isin(nesting.lane[every], lanes)]
     kept = _kept(rank, rows)
-    # Titles of the parts of the device, then of the categories of the host.
-    titles = (*PARTS, *(category.title for category in Category))
-    host = np.where(rank.host.events == NOTHING, np.int8(Category.other), rank.host.events)
-    title = np.where(trace.on_device, device_part(trace), host + len(PARTS))[rows]
     bars = pl.DataFrame(
         {
             "lane": nesting.lane[rows],
@@ -76,7 +74,7 @@ def _step(rank: Attribution, place: int, most: int, offset: int) -> dict[str, An
             "begin": np.maximum(trace.begin[rows], begin),
             "end": np.minimum(nesting.cut[rows], end),
             "row": rows,
-            "category": [titles[i] for i in title],
+            "category": _categories(rank, rows),
         },
     ).filter(pl.Series(kept[rows]) & (pl.col("depth") < MOST_LEVELS))
     bars = bars.with_columns(
@@ -104,14 +102,25 @@ def _step(rank: Attribution, place: int, most: int, offset: int) -> dict[str, An
     }
 
 
+def _categories(rank: Attribution, rows: Ints) -> list[str]:
+    """Return the title of each event's part of the device or category of the host."""
+    trace = rank.trace
+    titles = (*PARTS, *(category.title for category in Category))
+    host = np.where(rank.host.events == NOTHING, np.int8(Category.other), rank.host.events)
+    title = np.where(trace.on_device, device_part(trace), host + len(PARTS))[rows]
+    return [titles[i] for i in title]
+
+
 def _lanes(rank: Attribution, rows: Ints) -> tuple[list[int], list[str]]:
-    trace, nesting, mine = rank.trace, rank.nesting, rank.steps.thread
+    trace = rank.trace
+    nesting = rank.nesting
+    thread = rank.steps.thread
     busy = np.bincount(nesting.lane[rows], weights=nesting.self_time[rows])
-    there: list[int] = np.unique(nesting.lane[rows]).tolist()
-    most = sorted(there, key=lambda lane: (lane != mine, -busy[lane]))[:MOST_LANES]
+    lanes: list[int] = np.unique(nesting.lane[rows]).tolist()
+    most = sorted(lanes, key=lambda lane: (lane != thread, -busy[lane]))[:MOST_LANES]
     devices = {lane: trace.threads[lane % len(trace.threads)].is_device for lane in most}
-    ordered = sorted(most, key=lambda lane: (devices[lane], lane != mine, -busy[lane]))
-    return ordered, [_lane_name(trace, lane, mine) for lane in ordered]
+    ordered = sorted(most, key=lambda lane: (devices[lane], lane != thread, -busy[lane]))
+    return ordered, [_lane_name(trace, lane, thread) for lane in ordered]
 
 
 def _lane_name(trace: Trace, lane: int, mine: int) -> str:
@@ -129,12 +138,14 @@ def _lane_name(trace: Trace, lane: int, mine: int) -> str:
 
 def _kept(rank: Attribution, rows: Ints) -> Bools:
     """Return which events are drawn: all except Python calls that merely call another."""
-    trace, nesting = rank.trace, rank.nesting
+    trace = rank.trace
+    nesting = rank.nesting
     kept = np.zeros(len(trace), dtype=bool)
     kept[rows] = True
     python = rows[(trace.kind[rows] == Kind.python) & (nesting.within[rows] >= 0)]
     above = nesting.within[python]
-    span, above_span = (nesting.cut[x] - trace.begin[x] for x in (python, above))
+    span = nesting.cut[python] - trace.begin[python]
+    above_span = nesting.cut[above] - trace.begin[above]
     passes = (trace.kind[above] == Kind.python) & kept[above] & (span >= 0.95 * above_span)
     kept[python[passes]] = False
     return kept
@@ -147,9 +158,10 @@ def _depths(rank: Attribution, rows: Ints, kept: Bools) -> Ints:
 def _bounded(bars: pl.DataFrame, most: int) -> pl.DataFrame:
     """Merge short neighbouring bars until there are few enough."""
     bars = bars.sort("lane", "depth", "begin", maintain_order=True)
-    short, longest = 1, int(bars.select(pl.max("end") - pl.min("begin")).item() or 0) + 1
-    found = bars
-    while len(found) > most and short < 2 * longest:
+    short = 1
+    longest = int(bars.select(pl.max("end") - pl.min("begin")).item() or 0) + 1
+    merged = bars
+    while len(merged) > most and short < 2 * longest:
         short = max(2 * short, longest // 8000)
         is_long = pl.col("end") - pl.col("begin") >= short
         apart = is_long | is_long.shift() | (pl.col("begin") - pl.col("end").shift() >= short)
@@ -158,11 +170,11 @@ def _bounded(bars: pl.DataFrame, most: int) -> pl.DataFrame:
         # The longest bar of each group gives its name and colour.
         leader = pl.col("row", "category").get(pl.col("busy").arg_max())
         group = apart.fill_null(True).cum_sum().alias("group")
-        found = bars.group_by(group, maintain_order=True).agg(
+        merged = bars.group_by(group, maintain_order=True).agg(
             pl.first("lane", "depth", "begin"),
             pl.max("end"),
             leader,
             pl.sum("count", "busy"),
         )
     # With hundreds of ranks, one bar per lane and level may still be too many.
-    return found.with_row_index().top_k(most, by="busy").sort("index")
+    return merged.with_row_index().top_k(most, by="busy").sort("index")

@@ -115,7 +115,11 @@ class Attribution:
         """Return the mean seconds of a counted step by category, which add up to its wall time."""
         spent = dict(self.doing.group_by("category").agg(pl.sum("time")).iter_rows())
         steps = 1e9 * self.n_counted
-        return {one.title: spent[one.title] / steps for one in Category if one.title in spent}
+        return {
+            category.title: spent[category.title] / steps
+            for category in Category
+            if category.title in spent
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,12 +144,20 @@ class RanksAttribution:
     """
 
     def __init__(self, traces: Sequence[Trace]) -> None:
-        by_rank = {i if one.rank is None else one.rank: one for i, one in enumerate(traces)}
+        by_rank = {
+            i if attribution.rank is None else attribution.rank: attribution
+            for i, attribution in enumerate(traces)
+        }
         ranks = {number: Attribution(by_rank[number]) for number in sorted(by_rank)}
-        self.by_rank, self.ranks = ranks, tuple(ranks.values())
+        self.by_rank = ranks
+        self.ranks = tuple(ranks.values())
         self.world_size = max([trace.world_size or 0 for trace in traces] + [max(ranks) + 1])
         self.alignment = _align(ranks) if len(ranks) > 1 else None
-        rows = [{"rank": i, **one.device.kernels} for i, one in ranks.items() if one.device]
+        rows = [
+            {"rank": i, **attribution.device.kernels}
+            for i, attribution in ranks.items()
+            if attribution.device
+        ]
         # By rank, from the first event of the device to the last.
         self.device = pl.DataFrame(rows, dict.fromkeys(("rank", "wall", *PARTS), pl.Int64))
         notices = (*missing_ranks(traces), *_rank_notices(ranks, self.alignment))
@@ -166,17 +178,19 @@ class RanksAttribution:
 
 def _loader(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> LoaderTimes:
     seen = np.unique(trace.name[trace.named(is_loader) & (trace.thread == steps.thread)])
-    wait, wall = host.loader[steps.counted], int(steps.wall[steps.counted].sum())
-    begin, end = steps.begin[steps.counted], steps.end[steps.counted]
+    wait = host.loader[steps.counted]
+    wall = int(steps.wall[steps.counted].sum())
+    begin = steps.begin[steps.counted]
+    end = steps.end[steps.counted]
     loads = trace.named(lambda name: "_MultiProcessing" in name or "fetch" in name)
     workers = []
     for lane, thread in enumerate(trace.threads):
         if thread.is_device or lane == steps.thread or lane in host.helpers:
             continue
-        mine = np.flatnonzero((nesting.lane == lane) & (trace.kind != Kind.other))
+        of_lane = np.flatnonzero((nesting.lane == lane) & (trace.kind != Kind.other))
         named = re.search("pt_data|pin_memory|dataloader|data_worker", thread.name.lower())
-        if len(mine) and (named or loads[mine].any()):
-            union = Covered.union(trace.begin[mine], trace.ends(mine))
+        if len(of_lane) and (named or loads[of_lane].any()):
+            union = Covered.union(trace.begin[of_lane], trace.ends(of_lane))
             busy = int(union.within(begin, end).sum())
             workers.append((thread.name or thread.tid, busy, busy / wall))
     schema = {"thread": pl.String, "busy": pl.Int64, "share": pl.Float64}
@@ -216,8 +230,8 @@ def _rank_notices(ranks: dict[int, Attribution], alignment: Alignment | None) ->
     if alignment is not None and alignment.unaligned:
         yield f"{count_text(alignment.unaligned, 'collective')} ran on only some of the ranks."
     where: dict[str, list[int]] = {}
-    for rank, one in ranks.items():
-        for notice in one.notices:
+    for rank, attribution in ranks.items():
+        for notice in attribution.notices:
             where.setdefault(notice, []).append(rank)
     for notice, of in where.items():
         label = "" if len(of) == len(ranks) else f"Rank {', '.join(map(str, of))}: "
@@ -239,11 +253,11 @@ def _align(by_rank: dict[int, Attribution]) -> Alignment | None:
     Collectives of a step are matched by kind and order. Clocks are assumed to agree unless a rank
     seems to leave collectives before the last one arrives; then their ends are aligned.
     """
-    on_device = all(len(collective_rows(one.trace)) for one in by_rank.values())
-    origin = min(one.trace.origin for one in by_rank.values())
+    on_device = all(len(collective_rows(attribution.trace)) for attribution in by_rank.values())
+    origin = min(attribution.trace.origin for attribution in by_rank.values())
     every = pl.concat(
-        _collectives(one, on_device, origin).with_columns(rank=pl.lit(rank))
-        for rank, one in by_rank.items()
+        _collectives(attribution, on_device, origin).with_columns(rank=pl.lit(rank))
+        for rank, attribution in by_rank.items()
     )
     rows = every.filter(pl.len().over(_KEY) == len(by_rank))
     if not len(rows):
@@ -251,14 +265,20 @@ def _align(by_rank: dict[int, Attribution]) -> Alignment | None:
     shift = _shift(rows)
     moved = pl.col("came", "start") - pl.col("shift").fill_null(0)
     rows = rows.join(shift, on="rank", how="left").with_columns(moved)
-    came, start, rank = pl.col("came"), pl.col("start"), pl.col("rank")
-    first, last, late = came.arg_min(), came.arg_max(), came.max() - came.min()
+    came = pl.col("came")
+    start = pl.col("start")
+    rank = pl.col("rank")
+    first = came.arg_min()
+    last = came.arg_max()
+    late = came.max() - came.min()
     rows = rows.with_columns(
         pl.col("counted").all().over(_KEY),
         waited=(came.max() - came).over(_KEY),
     )
     if not on_device:
-        rows = pl.concat(_while_idle(one.host, rows.filter(rank=i)) for i, one in by_rank.items())
+        rows = pl.concat(
+            _while_idle(attribution.host, rows.filter(rank=i)) for i, attribution in by_rank.items()
+        )
     waited_for = pl.when(rank == rank.get(last)).then(pl.sum("waited"))
     rows = rows.with_columns(waited_for=waited_for.over(_KEY))
     collectives = rows.group_by(_KEY, maintain_order=True).agg(
@@ -285,27 +305,28 @@ def _while_idle(host: HostTime, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _collectives(one: Attribution, on_device: bool, origin: int) -> pl.DataFrame:
-    trace, steps = one.trace, one.steps
+    trace = one.trace
+    steps = one.steps
     if on_device:
         rows = collective_rows(trace)
-        ends, call = trace.ends(rows), one.launch[rows]
+        ends = trace.ends(rows)
+        call = one.launch[rows]
         issued = np.where(call >= 0, trace.begin[call], trace.begin[rows])
     else:
         ranges = trace.named(is_collective) & (trace.kind == Kind.annotation)
         calls = trace.named(lambda name: name.startswith("c10d::")) & (trace.kind == Kind.operator)
         rows = np.flatnonzero(calls if calls.any() else ranges)
-        issued, ends = trace.begin[rows], trace.ends(rows)
+        issued = trace.begin[rows]
+        ends = trace.ends(rows)
         if calls.any() and (beside := ranges & (trace.thread != steps.thread)).any():
             # A call returns at once; the collectives run on another thread in the same order.
             started = np.flatnonzero(beside)
             ends = trace.ends(started) if len(started) == len(rows) else np.full_like(ends, NOTHING)
-    kinds = [_KIND.search(trace.text(row)) for row in rows.tolist()]
-    named = zip(kinds, rows.tolist(), strict=True)
-    names = [x[0].lower().replace("_", "") if x else trace.text(row) for x, row in named]
-    place, late = steps.place(issued), trace.origin - origin
+    place = steps.place(issued)
+    late = trace.origin - origin
     columns = {
         "step": steps.number[place],
-        "name": pl.Series(names, dtype=pl.String),
+        "name": _collective_names(trace, rows),
         "counted": steps.counted[place],
         "start": steps.begin[place] + late,
         "begin": trace.begin[rows],
@@ -317,6 +338,16 @@ def _collectives(one: Attribution, on_device: bool, origin: int) -> pl.DataFrame
     return frame.with_columns(index=pl.int_range(pl.len()).over("step", "name"))
 
 
+def _collective_names(trace: Trace, rows: Ints) -> pl.Series:
+    """Return the kind of each collective, such as ``allreduce``, or else its name."""
+    names = []
+    for row in rows.tolist():
+        name = trace.text(row)
+        kind = _KIND.search(name)
+        names.append(name if kind is None else kind[0].lower().replace("_", ""))
+    return pl.Series(names, dtype=pl.String)
+
+
 def _shift(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the offset of each rank's clock, by the collectives whose ends are known."""
     known = rows.filter(pl.col("end").is_not_null().all().over(_KEY))
@@ -324,5 +355,5 @@ def _shift(rows: pl.DataFrame) -> pl.DataFrame:
     early = known.group_by(_KEY).agg(early=too_early)["early"]
     differ = 2 * int(early.sum()) > len(early)
     offset = (pl.col("end") - pl.col("end").median().over(_KEY)) * int(differ)
-    found = known.select("rank", shift=offset).group_by("rank").agg(pl.median("shift"))
-    return found.cast({"shift": pl.Int64})
+    shifts = known.select("rank", shift=offset).group_by("rank").agg(pl.median("shift"))
+    return shifts.cast({"shift": pl.Int64})

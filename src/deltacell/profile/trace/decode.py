@@ -102,21 +102,23 @@ class Decoder:
             while len(text) < wanted and (more := next(chunks, b"")):
                 text += more
             if comma := _last_comma(text):
-                view, text = memoryview(text)[:comma], text[comma + 1 :]
+                view = memoryview(text)[:comma]
+                text = text[comma + 1 :]
                 piece = self._decode(view)
                 if piece is None:
                     # It is damaged, or text that resembles events follows the list.
                     elements, rest = _elements(bytes(view))
                     piece = self._one_by_one(elements)
                     if rest is not None:
-                        self.closed, text = True, rest + b"," + text
+                        self.closed = True
+                        text = rest + b"," + text
                 yield piece
                 del piece, view
             elif len(text) < wanted:
                 break
             elif len(text) > _LONGEST:
-                at = self.given - len(text)
-                raise self._not_a_trace(f"no event ends within 64 MiB after byte {at:,}")
+                place = self.given - len(text)
+                raise self._not_a_trace(f"no event ends within 64 MiB after byte {place:,}")
         while len(text) < _LONGEST and (more := next(chunks, b"")):
             text += more
         if not self.closed:
@@ -124,11 +126,13 @@ class Decoder:
             if rest is None and (repaired := _elements(_repair(text)))[1] is not None:
                 elements, rest = repaired
                 self.repaired = True
-            self.closed, lost = rest is not None, self.lost
+            self.closed = rest is not None
+            lost = self.lost
             yield self._one_by_one(elements)
             if rest is None:
                 # An event that cannot be decoded here is cut off, not damaged.
-                self.cut, self.lost = needs_end or self.lost > lost, lost
+                self.cut = needs_end or self.lost > lost
+                self.lost = lost
                 return
             text = rest
         if text.strip() or needs_end:
@@ -157,7 +161,8 @@ class Decoder:
 
         A list without an object around it may lack its last bracket.
         """
-        text, searched = b"", 0
+        text = b""
+        searched = 0
         while searched <= _LONGEST and (more := next(chunks, b"")):
             text = (text + more).removeprefix(b"\xef\xbb\xbf")
             first = text.lstrip()[:20]
@@ -165,9 +170,9 @@ class Decoder:
                 return text[text.index(b"[") + 1 :], False
             if first and not first.startswith(b"{"):
                 raise self._not_a_trace(f"it begins with {first!r}")
-            if found := _EVENTS.search(text, max(0, searched - 64)):
-                self._learn(text[: found.end() - 1] + b"[]}")
-                return text[found.end() :], True
+            if opening := _EVENTS.search(text, max(0, searched - 64)):
+                self._learn(text[: opening.end() - 1] + b"[]}")
+                return text[opening.end() :], True
             searched = len(text)
         if not text.strip():
             raise InputError("the trace is empty", code="empty-trace", where=self.path)
@@ -185,24 +190,24 @@ class Decoder:
             return _EVENT_LIST.decode(array), array
         with suppress(*_UNDECODABLE):
             array = _repair(array)
-            found = _EVENT_LIST.decode(array), array
+            piece = _EVENT_LIST.decode(array), array
             self.repaired = True
-            return found
+            return piece
         return None
 
     def _one_by_one(self, elements: Sequence[bytes]) -> Piece:
         """Decode each event alone and skip damaged ones."""
-        found = []
+        events = []
         for element in elements:
             for text in (element, _repair(element)):
                 with suppress(*_UNDECODABLE):
                     _EVENT.decode(text)
-                    found.append(text)
+                    events.append(text)
                     self.repaired |= text != element
                     break
             else:
                 self.lost += 1
-        array = b"[" + b",".join(found) + b"]"
+        array = b"[" + b",".join(events) + b"]"
         return _EVENT_LIST.decode(array), array
 
     def _learn(self, text: bytes) -> None:
@@ -267,21 +272,23 @@ def _elements(text: bytes) -> tuple[list[bytes], bytes | None]:
     A damaged element extends to the beginning of the next event.
     """
     # In this encoding, positions of characters and bytes agree.
-    plain, at, found = text.decode("latin-1"), 0, list[bytes]()
-    while at < len(plain):
-        if plain[at] == "]":
-            return found, text[at + 1 :]
-        if plain[at] in ", \t\r\n":
-            at += 1
+    plain = text.decode("latin-1")
+    place = 0
+    pieces = list[bytes]()
+    while place < len(plain):
+        if plain[place] == "]":
+            return pieces, text[place + 1 :]
+        if plain[place] in ", \t\r\n":
+            place += 1
             continue
         try:
-            end = _JSON.raw_decode(plain, at)[1]
+            end = _JSON.raw_decode(plain, place)[1]
         except (ValueError, RecursionError):
-            comma = BETWEEN.search(text, at)
+            comma = BETWEEN.search(text, place)
             end = comma.start(1) if comma else len(text)
-        found.append(text[at:end])
-        at = end
-    return found, None
+        pieces.append(text[place:end])
+        place = end
+    return pieces, None
 
 
 class EventTable:
@@ -342,7 +349,9 @@ class EventTable:
             begun, *times = self._paired()
             self._keep(begun, *map(_ints, times))
         columns = {n: np.frombuffer(self._columns.pop(n), dtype=_TYPES[n]) for n in _TYPES}
-        names, threads, strange = _Codes(), _Codes(), Counter[str]()
+        names = _Codes()
+        threads = _Codes()
+        strange = Counter[str]()
         keys, stacks, shapes = self._codes.values()
         counts = np.bincount(columns["key"], minlength=len(keys)).tolist()
         rows = []
@@ -397,7 +406,9 @@ class EventTable:
 
     def _paired(self) -> tuple[list[Event], list[int], list[int]]:
         """Return events with begin and duration; an end closes the last open one of its thread."""
-        events, begins, durations = [], [], []
+        events = []
+        begins = []
+        durations = []
         still_open: dict[tuple[str, str], list[tuple[int, Event]]] = defaultdict(list)
         for time, event in sorted(self._halves, key=lambda half: half[0]):
             stack = still_open[_text(event.pid), _text(event.tid)]
@@ -506,10 +517,10 @@ def _times(events: Sequence[Event], chosen: Sequence[Event], text: bytes, field:
         if whole.min() >= -_LAST and whole.max() <= _LAST:
             return whole * 1000
     with suppress(struct.error, OverflowError):
-        found = _packed(values, "d")
-        if np.abs(found).max() < 2.0**43:
-            below = np.floor(found)
-            rest = np.rint((found - below) * 1000)
+        packed = _packed(values, "d")
+        if np.abs(packed).max() < 2.0**43:
+            below = np.floor(packed)
+            rest = np.rint((packed - below) * 1000)
             return np.asarray(below.astype(np.int64) * 1000 + rest.astype(np.int64))
     wanted = {id(event) for event in chosen}
     pairs = zip(events, _written_times(text), strict=True)

@@ -53,15 +53,17 @@ class DeviceTime:
         numbers, place = np.unique(devices[trace.thread[rows]], return_inverse=True)
         self.others = len(numbers) - 1  # how many other devices the trace has
         rows = rows[place == np.bincount(place, weights=trace.duration[rows]).argmax()]
-        part, start, stop = device_part(trace)[rows], trace.begin[rows], trace.ends(rows)
+        part = device_part(trace)[rows]
+        start = trace.begin[rows]
+        stop = trace.ends(rows)
         # Computing; computing or communicating; busy with anything.
         busy = [Covered.union(start[part <= last], stop[part <= last]) for last in range(3)]
         self.windows = windows = _windows(trace, steps, rows, launch)
         parts = _parts(busy, windows.begin, windows.end)
         kernels = _kernel_times(trace, steps, rows[part == 0], launch)
-        about = {"number": steps.number, "counted": steps.counted, "wall": windows.wall}
+        facts = {"number": steps.number, "counted": steps.counted, "wall": windows.wall}
         # By step, with the time of the kernels launched in it.
-        self.steps = pl.DataFrame({**about, **parts, "kernels": kernels})
+        self.steps = pl.DataFrame({**facts, **parts, "kernels": kernels})
         span = np.array([start.min(), stop.max()])
         whole = {"wall": np.diff(span), **_parts(busy, span[:1], span[1:])}
         # From the first event of the device to its last.
@@ -79,13 +81,13 @@ class DeviceTime:
 
 def launches(trace: Trace) -> Indices:
     """Return the row of the host's call that launched each event of the device, or `NOTHING`."""
-    found = np.full(len(trace), NOTHING, dtype=np.int32)
+    callers = np.full(len(trace), NOTHING, dtype=np.int32)
     # In reverse, so that the first of several calls with one number is kept.
     calls = np.flatnonzero((trace.kind == Kind.runtime) & (trace.correlation >= 0))[::-1]
     known = dict(zip(trace.correlation[calls].tolist(), calls.tolist(), strict=True))
     work = np.flatnonzero(trace.on_device)
-    found[work] = [known.get(number, NOTHING) for number in trace.correlation[work].tolist()]
-    return found
+    callers[work] = [known.get(number, NOTHING) for number in trace.correlation[work].tolist()]
+    return callers
 
 
 def collective_rows(trace: Trace) -> Ints:
@@ -95,17 +97,18 @@ def collective_rows(trace: Trace) -> Ints:
 
 def _parts(busy: list[Covered], begin: Ints, end: Ints) -> dict[str, Ints]:
     computing, working, any_work = (x.within(begin, end) for x in busy)
-    found = (computing, working - computing, any_work - working, end - begin - any_work)
-    if (np.sum(found, axis=0) != end - begin).any() or np.min(found) < 0:
+    parts = (computing, working - computing, any_work - working, end - begin - any_work)
+    if (np.sum(parts, axis=0) != end - begin).any() or np.min(parts) < 0:
         raise AssertionError("the parts of the device's time do not add up to the wall time")
-    return dict(zip(PARTS, found, strict=True))
+    return dict(zip(PARTS, parts, strict=True))
 
 
 def _windows(trace: Trace, steps: Steps, rows: Ints, launch: Indices) -> Steps:
     """Return the host's steps, or the device's if it falls further behind with every step."""
     known = rows[launch[rows] >= 0]
     step = steps.place(trace.begin[launch[known]])
-    known, step = known[step >= 0], step[step >= 0]
+    known = known[step >= 0]
+    step = step[step >= 0]
     if len(np.unique(step)) < len(steps):
         return steps
     begin = np.full(len(steps), np.iinfo(np.int64).max)
@@ -125,8 +128,8 @@ def _kernel_times(trace: Trace, steps: Steps, kernels: Ints, launch: Indices) ->
     step = steps.place(trace.begin[launch[kernels]])
     order = np.argsort(step, kind="stable")
     bounds = np.searchsorted(step[order], np.arange(len(steps) + 1)).tolist()
-    mine = [kernels[order[first:last]] for first, last in pairwise(bounds)]
-    return [Covered.union(trace.begin[rows], trace.ends(rows)).total for rows in mine]
+    by_step = [kernels[order[first:last]] for first, last in pairwise(bounds)]
+    return [Covered.union(trace.begin[rows], trace.ends(rows)).total for rows in by_step]
 
 
 def _gaps(
@@ -144,9 +147,11 @@ def _gaps(
     """
     bounds = (busy.begin, busy.end, steps.begin, steps.end)
     times, _ = distinct(np.concatenate(bounds))
-    begin, end = times[:-1], times[1:]
+    begin = times[:-1]
+    end = times[1:]
     idle = steps.in_counted(begin) & (busy.within(begin, end) == 0)
-    begin, end = begin[idle], end[idle]
+    begin = begin[idle]
+    end = end[idle]
     # The next event begins where an interval of the union does.
     place = np.searchsorted(busy.begin, end - 1, side="right")
     follows = place < len(busy.begin)
@@ -185,18 +190,21 @@ def _by_name(gaps: pl.DataFrame, host: HostTime) -> pl.DataFrame:
     """Return idle time by reason and by what the host did, or what had made it wait, meanwhile."""
     rows: list[tuple[str, str, int]] = []
     for reason in ("data", "sync", "launch", "host"):
-        mine = gaps.filter(reason=reason).sort("begin", maintain_order=True)
-        begin, late = mine["begin"].to_numpy(), mine["late"].to_numpy()
+        of_reason = gaps.filter(reason=reason).sort("begin", maintain_order=True)
+        begin = of_reason["begin"].to_numpy()
+        late = of_reason["late"].to_numpy()
         if reason == "sync":
             place = np.clip(np.searchsorted(host.begin, begin, side="right") - 1, 0, None)
-            time, codes = late - begin, host.name[place]
+            time = late - begin
+            codes = host.name[place]
         else:
-            time, codes = Covered.union(begin, late).within(host.begin, host.end), host.name
+            time = Covered.union(begin, late).within(host.begin, host.end)
+            codes = host.name
         spent = np.bincount(codes, weights=time, minlength=len(host.names))
         rows += [(reason, host.names[i], int(spent[i])) for i in np.flatnonzero(spent).tolist()]
     schema = {"reason": pl.String, "name": pl.String, "time": pl.Int64}
-    found = pl.DataFrame(rows, schema=schema, orient="row")
-    return found.sort("time", "name", descending=[True, False])
+    table = pl.DataFrame(rows, schema=schema, orient="row")
+    return table.sort("time", "name", descending=[True, False])
 
 
 def critical_path(
@@ -213,12 +221,13 @@ def critical_path(
     the host had launched it. ``where`` is host, device, or launch (from the host's call to the
     beginning); ``part`` is a category of the host, a part of the device, or waiting.
     """
-    part, rows = device_part(trace), list[tuple[str, str, int]]()
+    part = device_part(trace)
+    rows = list[tuple[str, str, int]]()
     for where, start, stop, row in critical_stretches(trace, host, launch, begin, end):
         if where == "host":
             places, inside = host.between(start, stop)
             titles = [Category(category).title for category in host.category[places]]
-            rows += [(where, *one) for one in zip(titles, inside.tolist(), strict=True)]
+            rows += [(where, *row) for row in zip(titles, inside.tolist(), strict=True)]
         else:
             name = PARTS[part[row]] if where == "device" else "waiting"
             rows.append((where, name, stop - start))
@@ -249,22 +258,22 @@ def critical_stretches(
 
     rows = host.row[host.between(begin, end)[0]]
     waits = np.unique(rows[(rows >= 0) & waiting_calls(trace)[rows]]).tolist()
-    at = end
+    until = end
     for wait in reversed(waits):
         row = last_until(trace.end(wait))
-        if trace.end(wait) > at or row == NOTHING or trace.end(row) <= trace.begin[wait]:
+        if trace.end(wait) > until or row == NOTHING or trace.end(row) <= trace.begin[wait]:
             continue
-        yield "host", trace.end(row), at, NOTHING
-        at = trace.end(row)
-        while row != NOTHING and at > begin:
+        yield "host", trace.end(row), until, NOTHING
+        until = trace.end(row)
+        while row != NOTHING and until > begin:
             start = max(int(trace.begin[row]), begin)
-            yield "device", start, at, row
+            yield "device", start, until, row
             call = int(launch[row])
             ready = min(trace.end(call), start) if call >= 0 else begin
             before = last_until(start)
             if before != NOTHING and trace.end(before) < ready:
                 before = NOTHING
-            at = min(max(ready if before == NOTHING else trace.end(before), begin), start)
-            yield "launch", at, start, row
+            until = min(max(ready if before == NOTHING else trace.end(before), begin), start)
+            yield "launch", until, start, row
             row = before
-    yield "host", begin, at, NOTHING
+    yield "host", begin, until, NOTHING

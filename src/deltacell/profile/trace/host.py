@@ -71,11 +71,11 @@ def own_categories(trace: Trace) -> Categories:
     """Return the category of each event by its own name, or `NOTHING`."""
     # There are far fewer names than events, so these numbers fit into int32.
     pairs = trace.name * np.int32(len(Kind)) + trace.kind
-    found = np.full(len(trace.names) * len(Kind), NOTHING, dtype=np.int8)
+    by_name = np.full(len(trace.names) * len(Kind), NOTHING, dtype=np.int8)
     for pair in np.flatnonzero(np.bincount(pairs)).tolist():
         category = classify(trace.names[pair // len(Kind)], Kind(pair % len(Kind)))
-        found[pair] = NOTHING if category is None else category
-    own: Categories = found[pairs]
+        by_name[pair] = NOTHING if category is None else category
+    own: Categories = by_name[pairs]
     return own
 
 
@@ -84,12 +84,13 @@ def categories(trace: Trace, nesting: Nesting, own: Categories) -> Categories:
 
     Calls that send a batch to the device are a transfer unless an ancestor is classified.
     """
-    found = nearest(own, nesting)
+    nearest_category = nearest(own, nesting)
     to_device = trace.named(lambda name: "HtoD" in name or "HostToDevice" in name)
     copies = trace.correlation[to_device & (trace.kind == Kind.copy)]
-    rows = np.flatnonzero((trace.kind == Kind.runtime) & (found == NOTHING))
+    rows = np.flatnonzero((trace.kind == Kind.runtime) & (nearest_category == NOTHING))
     rows = rows[np.isin(trace.correlation[rows], copies[copies >= 0])]
-    moves, own = trace.named(_MOVES.__contains__), own.copy()
+    moves = trace.named(_MOVES.__contains__)
+    own = own.copy()
     while len(rows):
         own[rows] = Category.transfer
         above = nesting.parent[rows]
@@ -121,8 +122,8 @@ is_collective = dict(_PATTERNS["both"])[Category.communication].search
 def by_time(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
     """Return the total ``time`` and the ``count`` of rows by keys, the longest time first."""
     count = pl.len().cast(pl.Int64).alias("count")
-    found = frame.group_by(*keys).agg(count, pl.sum("time"))
-    return found.sort("time", *keys, descending=[True, *(False for _ in keys)])
+    sums = frame.group_by(*keys).agg(count, pl.sum("time"))
+    return sums.sort("time", *keys, descending=[True, *(False for _ in keys)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +181,7 @@ class HostTime:
 def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
     """Divide the steps into pieces with what the host did in each."""
     own = own_categories(trace)
-    found = _with_forward(trace, nesting, steps, own, categories(trace, nesting, own))
+    by_row = _with_forward(trace, nesting, steps, own, categories(trace, nesting, own))
     backward = (own == Category.backward) & (trace.kind == Kind.operator)
     helpers = np.unique(trace.thread[backward & (trace.thread != steps.thread)]).tolist()
     main = timeline(trace, nesting, steps.thread)
@@ -194,8 +195,10 @@ def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
     # The bounds of steps are among the times, so a piece lies in one step or in none.
     step = steps.place(times[:-1]).astype(np.int32)
     inside = step >= 0
-    begin, end, step = times[:-1][inside], times[1:][inside], step[inside]
-    row, category, waits = _busy(trace, found, main, others, begin)
+    begin = times[:-1][inside]
+    end = times[1:][inside]
+    step = step[inside]
+    row, category, waits = _busy(trace, by_row, main, others, begin)
     category[_exposed(own, row, waits, begin, collectives)] = Category.communication
     least, most, share = PAUSE
     pause = min(max(least, share * float(np.median(steps.wall))), most)
@@ -218,7 +221,7 @@ def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
         loader=waited,
         is_call=is_call,
         helpers=tuple(helpers),
-        events=found,
+        events=by_row,
     )
 
 
@@ -268,12 +271,14 @@ def _with_forward(
     _, number = np.unique(trace.sequence[both], return_inverse=True)
     keys, of_back = np.split(step * len(both) + number, [len(rows)])
     meant = np.isin(keys, of_back)
-    rows, keys = rows[meant], keys[meant]
+    rows = rows[meant]
+    keys = keys[meant]
     # Rows are sorted by beginning. Of those with one key, keep the last that no other one encloses.
     outer = nesting.parent[rows]
     inside = np.isin(outer, rows)
     inside[inside] = keys[np.searchsorted(rows, outer[inside])] == keys[inside]
-    rows, keys = rows[~inside], keys[~inside]
+    rows = rows[~inside]
+    keys = keys[~inside]
     _, from_end = np.unique(keys[::-1], return_index=True)
     named = found.copy()
     named[rows[len(rows) - 1 - from_end]] = Category.forward
@@ -303,12 +308,14 @@ def _fill(category: Categories, step: Indices, begin: Ints, end: Ints, pause: fl
     Such a piece is Python code between operators. A long pause in the forward can be anything, so
     it is not filled.
     """
-    told = np.flatnonzero(category != NOTHING).astype(np.int32)
+    known = np.flatnonzero(category != NOTHING).astype(np.int32)
     untold = np.flatnonzero(category == NOTHING).astype(np.int32)
-    after = np.searchsorted(told, untold)
-    inner = (after > 0) & (after < len(told))
-    between, after = untold[inner], after[inner]
-    left, right = told[after - 1], told[after]
+    after = np.searchsorted(known, untold)
+    inner = (after > 0) & (after < len(known))
+    between = untold[inner]
+    after = after[inner]
+    left = known[after - 1]
+    right = known[after]
     same = (
         (category[left] == category[right])
         & (step[left] == step[between])
@@ -401,8 +408,8 @@ def _named_by(trace: Trace, nesting: Nesting) -> Indices:
     )
     climbs |= (trace.kind == Kind.python) & untold & (above == Kind.python)
     place = climb(climbs, nesting.parent)
-    found: Indices = np.where(trace.named(_STEP.match)[place], np.int32(NOTHING), place)
-    return found
+    rows: Indices = np.where(trace.named(_STEP.match)[place], np.int32(NOTHING), place)
+    return rows
 
 
 def records_nothing(name: str) -> bool:
@@ -424,15 +431,15 @@ def _name_built_in(
     """
     names = list(known)
     built_in = [_BUILT_IN.match(name[:200]) for name in trace.names]
-    is_built_in = np.array([found is not None for found in built_in], dtype=bool)
+    is_built_in = np.array([matched is not None for matched in built_in], dtype=bool)
     is_named_by_caller = (row >= 0) & (piece >= 0) & (piece != row)
     is_named_by_caller &= is_built_in[trace.name[row]] & (trace.kind[row] == Kind.python)
     for place in np.flatnonzero(is_named_by_caller).tolist():
-        found = built_in[trace.name[row[place]]]
+        matched = built_in[trace.name[row[place]]]
         caller = names[code[place]]
         # A caller with a known purpose, such as torch.save, is named by that.
-        if found is not None and caller.startswith(_PYTHON_CODE):
-            text = f"{found['name']} in {caller.removeprefix(_PYTHON_CODE)}"
+        if matched is not None and caller.startswith(_PYTHON_CODE):
+            text = f"{matched['name']} in {caller.removeprefix(_PYTHON_CODE)}"
             code[place] = known.setdefault(text, len(known))
 
 
@@ -496,8 +503,8 @@ def sync_points(trace: Trace, nesting: Nesting, steps: Steps) -> pl.DataFrame:
     calls = np.flatnonzero(waiting_calls(trace))
     calls = calls[steps.in_counted(trace.begin[calls])]
     schema = dict.fromkeys(("operation", "call", "site"), pl.String)
-    asked = [_asked_by(trace, nesting, row) for row in calls.tolist()]
-    frame = pl.DataFrame(asked, schema=schema, orient="row")
+    askers = [_asked_by(trace, nesting, row) for row in calls.tolist()]
+    frame = pl.DataFrame(askers, schema=schema, orient="row")
     time = pl.Series("time", trace.duration[calls], dtype=pl.Int64)
     return by_time(frame.with_columns(time), *schema)
 
@@ -511,18 +518,20 @@ _TORCH = re.compile(r"(?:site-packages|dist-packages)/|^torch/|/torch/|^<|nn\.Mo
 
 
 def _asked_by(trace: Trace, nesting: Nesting, row: int) -> tuple[str, str, str | None]:
-    operation, site = trace.text(row), None
+    operation = trace.text(row)
+    site = None
     inside = True
-    at = int(nesting.parent[row])
-    while at != NOTHING:
-        kind, text = trace.kind[at], trace.text(at)
+    above = int(nesting.parent[row])
+    while above != NOTHING:
+        kind = trace.kind[above]
+        text = trace.text(above)
         inside &= kind == Kind.operator
         operation = text if inside else operation
         if kind == Kind.python and site is None and not _TORCH.search(text):
             site = text
-        if site is None and len(trace.stack) and trace.stack[at] != NOTHING:
-            calls = [c.strip() for c in trace.stacks[trace.stack[at]].split(";") if c.strip()]
-            mine = [call for call in calls if not _TORCH.search(call)]
-            site = next(iter([*mine, *calls]), None)
-        at = int(nesting.parent[at])
+        if site is None and len(trace.stack) and trace.stack[above] != NOTHING:
+            calls = [c.strip() for c in trace.stacks[trace.stack[above]].split(";") if c.strip()]
+            own_calls = [call for call in calls if not _TORCH.search(call)]
+            site = next(iter([*own_calls, *calls]), None)
+        above = int(nesting.parent[above])
     return operation, trace.text(row), site

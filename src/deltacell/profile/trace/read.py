@@ -44,27 +44,28 @@ def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None
     times = without_jumps(fields["begin"], fields["duration"])
     fields |= {"begin": times.begin, "duration": times.duration}
     notices += tuple(_jump_notice(seconds / 1e9) for seconds in times.removed)
-    about = decoder.about
-    fields["origin"] += _int(about, "baseTimeNanoseconds") or 0
+    metadata = decoder.about
+    fields["origin"] += _int(metadata, "baseTimeNanoseconds") or 0
     settings = ("record_shapes", "with_stack", "profile_memory")
-    listed = about.get("deviceProperties")
+    listed = metadata.get("deviceProperties")
     devices = [d for d in listed if isinstance(d, dict)] if isinstance(listed, list) else []
     seen = {thread.device for thread in fields["threads"]}
     devices.sort(key=lambda device: device.get("id") not in seen)
     damage = f"{count_text(n, 'event')} could not be read" if (n := table.left_out.total()) else ""
-    version = about.get("pytorch_version") or about.get("torch_version")
-    said, by_name = about.get("distributedInfo"), _RANK.search(path.name)
-    rank = _int(said, "rank")
+    version = metadata.get("pytorch_version") or metadata.get("torch_version")
+    distributed = metadata.get("distributedInfo")
+    by_name = _RANK.search(path.name)
+    rank = _int(distributed, "rank")
     return Trace(
         **fields,
         path=path,
         rank=int(by_name[1]) if rank is None and by_name else rank,
-        world_size=_int(said, "world_size"),
+        world_size=_int(distributed, "world_size"),
         torch_version=str(version) if version else None,
         device_name=next((str(device["name"]) for device in devices if "name" in device), None),
-        settings={key: bool(about[key]) for key in settings if key in about},
+        settings={key: bool(metadata[key]) for key in settings if key in metadata},
         warnings=notices,
-        samples_per_step=_samples(about),
+        samples_per_step=_samples(metadata),
         damage="the file is cut off" if decoder.cut or decoder.damage else damage,
         text_bytes=decoder.given,
     )
@@ -151,8 +152,11 @@ def _read_in_parts(path: Path, progress: Progress | None) -> tuple[Decoder, Even
     parts = _parts(path)
     if n == 1 or len(parts) < n:
         return None
-    fork, children = multiprocessing.get_context("fork"), list[tuple[Any, Any]]()
-    table, about, given = EventTable(), dict[str, Any](), 0
+    fork = multiprocessing.get_context("fork")
+    children = list[tuple[Any, Any]]()
+    table = EventTable()
+    metadata = dict[str, Any]()
+    n_bytes = 0
     try:
         for first in range(n):
             pipe = receiver, sender = fork.Pipe(duplex=False)
@@ -166,12 +170,12 @@ def _read_in_parts(path: Path, progress: Progress | None) -> tuple[Decoder, Even
         for number, part in enumerate(parts):
             decoder, later = children[number % n][1].recv()
             table.join(later)
-            about |= decoder.about
-            given += decoder.given
+            metadata |= decoder.about
+            n_bytes += decoder.given
             if progress is not None:
-                progress(f"reading {path.name}", given, parts[-1].begin)
+                progress(f"reading {path.name}", n_bytes, parts[-1].begin)
             is_damaged = decoder.lost or decoder.repaired or decoder.cut
-            if is_damaged or "traceEvents" not in about or decoder.closed != (part.end is None):
+            if is_damaged or "traceEvents" not in metadata or decoder.closed != (part.end is None):
                 return None
     except EOFError:
         return None
@@ -180,7 +184,8 @@ def _read_in_parts(path: Path, progress: Progress | None) -> tuple[Decoder, Even
             receiver.close()
             child.kill()
             child.join()
-    decoder.about, decoder.given = about, given
+    decoder.about = metadata
+    decoder.given = n_bytes
     return decoder, table
 
 
@@ -255,8 +260,8 @@ def _check_recorded(trace: Trace) -> None:
         return
     what = "the profiler recorded no operation besides its steps"
     if trace.strange:
-        found = ", ".join(f"'{name}'" for name in list(trace.strange)[:3])
-        what = f"this Chrome trace is not of PyTorch's profiler: its events are of {found}"
+        categories = ", ".join(f"'{name}'" for name in list(trace.strange)[:3])
+        what = f"this Chrome trace is not of PyTorch's profiler: its events are of {categories}"
     fix = "Check the profiler's activities and schedule and record again."
     raise InputError(what, code="nothing-recorded", where=trace.path, fix=fix)
 
@@ -267,9 +272,9 @@ def _check_one_run(groups: Mapping[int | None, Sequence[Trace]], path: Path) -> 
     known = None not in groups or len(groups) == 1
     if known and len(sizes) < 2 and all(map(_are_cycles, groups.values())):
         return
-    found = ", ".join(f"{t.path.name} is rank {t.rank} of {t.world_size}" for t in traces[:4])
+    ranks = ", ".join(f"{t.path.name} is rank {t.rank} of {t.world_size}" for t in traces[:4])
     what = f"the {len(traces)} traces of this directory are not from one run"
-    fix = f"{found.replace('None', '?')}: give one file, or separate the runs."
+    fix = f"{ranks.replace('None', '?')}: give one file, or separate the runs."
     raise InputError(what, code="not-one-run", where=path, fix=fix)
 
 

@@ -36,14 +36,14 @@ class Nesting:
 def nest(trace: Trace) -> Nesting:
     """Find which event encloses which, and the self time of each."""
     count = len(trace)
-    beside = trace.named(re.compile(r"(gloo|mpi|ucc|xccl):").match)
-    beside &= trace.kind == Kind.annotation
-    lane = np.where(beside, trace.thread + np.int32(len(trace.threads)), trace.thread)
-    parent, within = (np.full(count, NOTHING, dtype=np.int32) for _ in range(2))
+    lane = _lanes(trace)
+    parent = np.full(count, NOTHING, dtype=np.int32)
+    within = np.full(count, NOTHING, dtype=np.int32)
     cut = trace.begin + np.maximum(trace.duration, 0)
     own = np.zeros(count, dtype=np.int64)
     for rows in _by_lane(lane):
-        begin, end = trace.begin[rows], cut[rows]
+        begin = trace.begin[rows]
+        end = cut[rows]
         outer = inner = _parents(begin, end)
         ends = end
         if (end > np.where(outer >= 0, end[outer], np.iinfo(np.int64).max)).any():
@@ -61,6 +61,14 @@ def nest(trace: Trace) -> Nesting:
         if int(times.sum()) != Covered.union(begin, end).total or int(times.min()) < 0:
             raise AssertionError("self times of a thread do not add up to the union of its events")
     return Nesting(lane, parent, within, cut, own)
+
+
+def _lanes(trace: Trace) -> Indices:
+    """Return the lane of each event: its thread, or one beside it for collectives of the host."""
+    beside = trace.named(re.compile(r"(gloo|mpi|ucc|xccl):").match)
+    beside &= trace.kind == Kind.annotation
+    lane: Indices = np.where(beside, trace.thread + np.int32(len(trace.threads)), trace.thread)
+    return lane
 
 
 def climb(climbs: Bools, parent: Indices) -> Indices:
@@ -141,7 +149,8 @@ def _by_lane(lane: Indices) -> Iterator[Indices]:
     order = np.argsort(short, kind="stable").astype(np.int32)
     end = 0
     for size in np.bincount(lane, minlength=count).tolist():
-        begin, end = end, end + size
+        begin = end
+        end = end + size
         if size:
             yield order[begin:end]
 
@@ -150,7 +159,8 @@ def _parents(begin: Ints, end: Ints) -> Indices:
     """Return the innermost event around each; this is only correct if all events nest."""
     parent = np.full(len(begin), NOTHING, dtype=np.int32)
     lasting = np.flatnonzero(end > begin).astype(np.int32)
-    starts, stops = begin[lasting], end[lasting]
+    starts = begin[lasting]
+    stops = end[lasting]
     ended = np.searchsorted(np.sort(stops), starts, side="right").astype(np.int32)
     depth = np.arange(len(lasting), dtype=np.int32) - ended
     is_deep = len(lasting) > 0 and int(depth.max()) > _MANY_LEVELS
@@ -191,7 +201,8 @@ def _cut(begin: Ints, end: Ints) -> tuple[Ints, Indices]:
 
     Returns the ends and, for an event that cuts others, the innermost one that holds half of it.
     """
-    begins, ends = begin.tolist(), end.tolist()
+    begins = begin.tolist()
+    ends = end.tolist()
     cut = list(ends)
     called_from = [NOTHING] * len(begins)
     open_rows: list[int] = []
@@ -220,7 +231,8 @@ class Covered:
     def union(cls, begin: Ints, end: Ints) -> Covered:
         """Return the union of some intervals."""
         lasting = end > begin
-        begin, end = begin[lasting], end[lasting]
+        begin = begin[lasting]
+        end = end[lasting]
         reached = np.maximum.accumulate(end)
         apart = begin[1:] > reached[:-1]
         ends = np.append(reached[:-1][apart], reached[-1:])

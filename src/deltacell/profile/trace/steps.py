@@ -57,19 +57,19 @@ def find_steps(trace: Trace, launch: Indices | None = None) -> Steps:
     `WARM_UP` times the median after the first step, up to half of the steps, and a last step with
     less than half the time and half the events of the others. A single step is never cut.
     """
-    found = _profiler_steps(trace) or _named_steps(trace) or _optimizer_steps(trace)
-    begin, end, number, how, thread = found or _whole(trace, launch)
+    marked = _profiler_steps(trace) or _named_steps(trace) or _optimizer_steps(trace)
+    begin, end, number, how, thread = marked or _whole(trace, launch)
     times = trace.begin[trace.thread == thread]
     events = np.searchsorted(times, end) - np.searchsorted(times, begin)
     counted = np.ones(len(begin), dtype=bool)
     cut: list[tuple[int, str]] = []
     # Each profiler cycle has its own start and end.
     cycle = np.searchsorted(trace.cycles, begin, side="right")
-    for one in np.unique(cycle).tolist():
-        mine = np.flatnonzero(cycle == one)
-        for place, why in _uncounted((end - begin)[mine], events[mine]):
-            counted[mine[place]] = False
-            cut.append((int(number[mine[place]]), why))
+    for cycle_number in np.unique(cycle).tolist():
+        of_cycle = np.flatnonzero(cycle == cycle_number)
+        for place, why in _uncounted((end - begin)[of_cycle], events[of_cycle]):
+            counted[of_cycle[place]] = False
+            cut.append((int(number[of_cycle[place]]), why))
     return Steps(begin, end, number, counted, how, thread, tuple(cut))
 
 
@@ -105,7 +105,8 @@ def _profiler_steps(trace: Trace) -> _Found | None:
     rows = rows[trace.duration[rows] > 0]
     if not len(rows):
         return None
-    begin, end = trace.begin[rows], trace.ends(rows)
+    begin = trace.begin[rows]
+    end = trace.ends(rows)
     # Time after the beginning of the next step would count twice.
     end[:-1] = np.minimum(end[:-1], begin[1:])
     # Names are untrusted, and a column holds 18 digits.

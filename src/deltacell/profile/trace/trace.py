@@ -93,8 +93,8 @@ class Trace:
 
     def ends(self, rows: Ints | Indices | Bools) -> Ints:
         """Return when some events end."""
-        found: Ints = self.begin[rows] + self.duration[rows]
-        return found
+        ends: Ints = self.begin[rows] + self.duration[rows]
+        return ends
 
     def end(self, row: int) -> int:
         """Return when an event ends."""
@@ -107,8 +107,8 @@ class Trace:
 
     def named(self, test: Callable[[str], object]) -> Bools:
         """Return which events have a name that passes a test; each name is tested once."""
-        found: Bools = np.array([bool(test(name)) for name in self.names], dtype=bool)[self.name]
-        return found
+        passes: Bools = np.array([bool(test(name)) for name in self.names], dtype=bool)[self.name]
+        return passes
 
     def text(self, row: int) -> str:
         """Return the name of an event, which is untrusted: escape it where it is shown."""
@@ -117,10 +117,10 @@ class Trace:
 
 def recoded(known: dict[Any, int], items: Iterable[Any], column: Indices) -> Indices:
     """Translate codes of items to those of the known items, to which new ones are added."""
-    codes = [known.setdefault(one, len(known)) for one in items]
+    codes = [known.setdefault(item, len(known)) for item in items]
     # The last entry stands for no code.
-    found: Indices = np.array([*codes, NOTHING], dtype=np.int32)[column]
-    return found
+    recoded: Indices = np.array([*codes, NOTHING], dtype=np.int32)[column]
+    return recoded
 
 
 def merge_cycles(cycles: Sequence[Trace]) -> Trace:
@@ -156,7 +156,7 @@ def merge_cycles(cycles: Sequence[Trace]) -> Trace:
         first,
         **joined,
         cycles=shifts,
-        warnings=tuple(dict.fromkeys([*(w for one in cycles for w in one.warnings), notice])),
+        warnings=tuple(dict.fromkeys([*(w for cycle in cycles for w in cycle.warnings), notice])),
         damage=next((trace.damage for trace in cycles if trace.damage), ""),
         strange={k: v for trace in cycles for k, v in trace.strange.items()},
         text_bytes=sum(trace.text_bytes for trace in cycles),

@@ -62,15 +62,14 @@ def find_work(
 ) -> DeviceWork:
     """Sum up the device's time of counted steps by kernel, operator and module."""
     every = np.flatnonzero(trace.on_device)
-    asked = np.where(launch[every] >= 0, trace.begin[launch[every]], trace.begin[every])
-    rows = every[steps.in_counted(asked)]
+    asked_at = np.where(launch[every] >= 0, trace.begin[launch[every]], trace.begin[every])
+    rows = every[steps.in_counted(asked_at)]
     plain = plain_names(trace)
     part = device_part(trace)[rows]
-    named = pl.Series(plain, dtype=pl.String).gather(trace.name[rows])
-    columns = {"name": named, "part": pl.Series(PARTS).gather(part), "time": trace.duration[rows]}
-    kernels = by_time(pl.DataFrame(columns), "name", "part")
+    kernels = _by_kernel(trace, rows, plain, part)
     rows = rows[(part == 0) & (launch[rows] >= 0)]
-    call, time = launch[rows], trace.duration[rows]
+    call = launch[rows]
+    time = trace.duration[rows]
     operator = trace.kind == Kind.operator
     owner = owner_of(operator, nesting)[call]
     operators = _by_owner(trace, nesting, operator, plain, owner, time)
@@ -79,12 +78,20 @@ def find_work(
     if not len(every):
         pieces = np.flatnonzero(steps.counted[host.step] & (host.row >= 0))
         pieces = pieces[of[host.row[pieces]] >= 0]
-        call, time = host.row[pieces], (host.end - host.begin)[pieces]
+        call = host.row[pieces]
+        time = (host.end - host.begin)[pieces]
     modules = pl.DataFrame(schema=_OWNED)
     if module.any():
         modules = _by_owner(trace, nesting, module, plain, of[call], time)
         modules = modules if len(every) else modules.drop("count")
     return DeviceWork(kernels, operators, modules, _roofline(trace, rows, owner))
+
+
+def _by_kernel(trace: Trace, rows: Ints, plain: list[str], part: Ints) -> pl.DataFrame:
+    """Return the time of events of the device by name and part of its time."""
+    named = pl.Series(plain, dtype=pl.String).gather(trace.name[rows])
+    columns = {"name": named, "part": pl.Series(PARTS).gather(part), "time": trace.duration[rows]}
+    return by_time(pl.DataFrame(columns), "name", "part")
 
 
 def find_traits(trace: Trace, nesting: Nesting, steps: Steps) -> Traits:
@@ -136,11 +143,12 @@ def _by_owner(
         name = NO_OPERATOR if one == NOTHING else plain[trace.name[one]]
         sums[name][0] += count
         sums[name][1] += length
-        around, at = {name}, one
-        while at != NOTHING:
-            if wanted[at]:
-                around.add(plain[trace.name[at]])
-            at = int(nesting.parent[at])
+        around = {name}
+        above = one
+        while above != NOTHING:
+            if wanted[above]:
+                around.add(plain[trace.name[above]])
+            above = int(nesting.parent[above])
         for outer in around:
             sums[outer][2] += length
     rows = [(name, *values) for name, values in sums.items()]
@@ -163,7 +171,8 @@ def _roofline(trace: Trace, rows: Ints, owner: Indices) -> pl.DataFrame:
         return pl.DataFrame(schema=schema)
     known = (owner >= 0) & (trace.shape[owner] >= 0)
     known &= trace.named(_FACTORS.__contains__)[owner]
-    rows, owner = rows[known], owner[known]
+    rows = rows[known]
+    owner = owner[known]
     columns = {"name": trace.name[owner], "shape": trace.shape[owner], "call": owner}
     calls = (
         pl.DataFrame({**columns, "time": trace.duration[rows]})
@@ -171,9 +180,10 @@ def _roofline(trace: Trace, rows: Ints, owner: Indices) -> pl.DataFrame:
         .group_by("name", "shape")
         .agg(pl.col("call").n_unique(), pl.col("time").sum())
     )
-    found = []
+    products = []
     for code, shape, count, time in calls.iter_rows():
-        name, (sizes, types) = trace.names[code], trace.shapes[shape]
+        name = trace.names[code]
+        (sizes, types) = trace.shapes[shape]
         work = _flop_and_elements(name, sizes)
         if work is None:
             continue
@@ -182,8 +192,8 @@ def _roofline(trace: Trace, rows: Ints, owner: Indices) -> pl.DataFrame:
         peak = peaks[0] if width == 2 else peaks[1]
         least = max(flop / (peak * 1e3), elements * width / peaks[2]) * count
         kind = f"{8 * width} bits"
-        found.append((name, sizes, kind, count, time, flop / 1e9, round(least), least / time))
-    frame = pl.DataFrame(found, schema=schema, orient="row")
+        products.append((name, sizes, kind, count, time, flop / 1e9, round(least), least / time))
+    frame = pl.DataFrame(products, schema=schema, orient="row")
     return frame.sort("time", "operation", "sizes", descending=[True, False, False])
 
 
@@ -203,7 +213,8 @@ def _flop_and_elements(name: str, sizes: str) -> tuple[float, float] | None:
             out = a[0] * b[0] * math.prod(a[2:])
             return 2.0 * out * math.prod(b[1:]), math.prod(a) + math.prod(b) + out
         if name == "aten::linear":
-            a, b = [math.prod(a[:-1]), a[-1]], b[::-1]
+            a = [math.prod(a[:-1]), a[-1]]
+            b = b[::-1]
         if a[-1] != b[-2] or a[:-2] != b[:-2]:
             return None
         elements = math.prod(a) + math.prod(b) + math.prod(a[:-1]) * b[-1]

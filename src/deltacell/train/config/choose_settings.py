@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +52,9 @@ def suited_config(
     chosen |= config.model.settings_for(cell, screen)
     chosen = {key: value for key, value in chosen.items() if key not in keys}
     return with_settings(config, chosen), {"model": config.model.name, **chosen}
+
+
+def chosen_sentence(settings: Mapping[str, Any]) -> str:
+    """Return the sentence that tells which settings were chosen, as words of a command."""
+    words = " ".join(f"{key}={value}" for key, value in settings.items())
+    return f"No model was given; settings chosen for the data: {words}"
