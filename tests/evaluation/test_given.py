@@ -8,6 +8,7 @@ import pytest
 from deltacell.api.run import Run
 from deltacell.cli.app import app
 from deltacell.evaluation import Bootstrap
+from deltacell.evaluation.given_predictions import PredictionTable
 from deltacell.evaluation.rows import EvaluationOptions
 from deltacell.evaluation.runs import evaluate_runs
 
@@ -159,3 +160,28 @@ def test_the_split_of_a_run_is_a_table_that_others_train_on(runs, tmp_path, refu
         ([str(runs["trees"]), "--csv", str(tmp_path / "b.xlsx")], "wrong-suffix"),
     ):
         refused(code, app, ["data", "split", *words], standalone_mode=False)
+
+
+def test_both_parts_of_a_prediction_are_read_and_a_set_without_one_is_not_covered(
+    runs,
+    exported,
+    tmp_path,
+    refused,
+):
+    data = Run(runs["trees"]).loaded.data
+    genotypes, _ = data.part(data.split.test)
+    score = exported["score"].to_numpy()
+    two_parts = exported.assign(score=0.25 * score, hit=0.25, given_hit=score)
+    theirs = tmp_path / "theirs.csv"
+    two_parts.to_csv(theirs, index=False)
+    parts = PredictionTable.read(theirs, data.cell.genes).of(genotypes).parts
+    assert (parts.hit == 0.25).all()
+    np.testing.assert_allclose(parts.score, 0.25 * parts.given_hit, rtol=1e-6)
+    np.testing.assert_array_equal(parts.among_hits, parts.given_hit)
+    words = ["evaluate", str(runs["trees"]), "--predictions", str(theirs), "--baselines", ""]
+    app([*words, "--json", str(tmp_path / "e.json")], standalone_mode=False)
+    assert (tmp_path / "e.json").exists()
+    # A score alone is not a prediction of a table with two parts.
+    for part in ("hit", "given_hit"):
+        two_parts.assign(**{part: np.nan}).to_csv(theirs, index=False)
+        refused("missing-predictions", app, words, standalone_mode=False)
