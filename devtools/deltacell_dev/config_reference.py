@@ -65,7 +65,8 @@ def _section(
     meanings = dict(re.findall(r"^\| `([\w.]+)` \|.*\| (.*) \|$", before, re.MULTILINE))
     defaults = asdict(compose(["data.synthetic=demo", *choice]))
     defaults["data"]["synthetic"] = None
-    rows, types = [], get_type_hints(owner, include_extras=True)
+    rows = []
+    types = get_type_hints(owner, include_extras=True)
     for key in keys:
         part, _, field = key.rpartition(".")
         default = defaults[part][field] if part else defaults[field]

@@ -63,6 +63,7 @@ def steps_of(work: Callable[[], object]) -> list[Step]:
     called: dict[Function, Step] = {}
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
+        """Keep the first call of each function."""
         if event == "call":
             function = _function_of(frame)
             if function is not None and function not in called:

@@ -153,7 +153,7 @@ def test_its_evidence_is_of_all_measurements(run, refitted, screen):
     assert not evidence_about(run, test) & set(test)
     assert evidence_about(refitted, test) & set(test)
     genes = [screen.genes[gene] for gene in test[0]]
-    parts = {one["part"] for one in refitted.why(*genes).result["nearest"]}
+    parts = {one["part"] for one in refitted.why(*genes).to_json()["nearest"]}
     assert parts == {"training"}
 
 

@@ -38,6 +38,9 @@ class Recorder(StartObserver):
     def evaluated(self, evaluated):
         self.results.append("evaluated")
 
+    def refitted(self, refitted):
+        self.results.append("refitted")
+
     def ranked(self, page_data, path):
         self.results.append("ranked")
 
@@ -84,11 +87,14 @@ def test_the_cell_and_the_screen_are_loaded_once_and_no_stage_is_repeated(tables
     first, second = Recorder(), Recorder()
     started = start(tables, tmp_path / "out", first)
     assert loads == {"Cell": 1, "Screen": 1}
-    assert first.results == ["imported", "trained", "evaluated", "ranked"]
-    assert [stage.exists for stage in first.stages] == [False] * 4
-    assert [stage.command[0] for stage in first.stages] == ["data", "train", "evaluate", "predict"]
+    assert first.results == ["imported", "trained", "evaluated", "refitted", "ranked"]
+    assert [stage.exists for stage in first.stages] == [False] * 5
+    assert [(stage.number, stage.of) for stage in first.stages] == [(n, 5) for n in range(1, 6)]
+    commands = ["data", "train", "evaluate", "refit", "predict"]
+    assert [stage.command[0] for stage in first.stages] == commands
     assert "model=pair_trees" in first.sentences[0]
     assert "By a trial on" in first.sentences[1]
+    assert "fitting on all measurements" in first.sentences[1]
     saved = json.loads((tmp_path / "out" / "evaluation.json").read_text())
     assert json.loads(json.dumps(started.evaluation)) == saved
     assert set(saved["predictors"]) >= {"additive", "boosted_trees"}
@@ -97,12 +103,16 @@ def test_the_cell_and_the_screen_are_loaded_once_and_no_stage_is_repeated(tables
         "highest": 5,
     }
     assert started.run.loaded.record.path == tmp_path / "out" / "run"
-    assert "<table" in started.page.read_text()
+    assert started.refitted.record.refitted.measurements == 30
+    assert started.ranking.runs[0].record.path == tmp_path / "out" / "refitted"
+    page = started.page.read_text()
+    assert "<table" in page
+    assert "then fitted on all 30 measurements" in page
     assert loads == {"Cell": 1, "Screen": 1}
     again = start(tables, tmp_path / "out", second)
     assert loads == {"Cell": 2, "Screen": 2}
-    assert second.results == ["ranked"]
-    assert [stage.exists for stage in second.stages] == [True, True, True, False]
+    assert second.results == ["refitted", "ranked"]
+    assert [stage.exists for stage in second.stages] == [True, True, True, True, False]
     assert again.evaluation == saved
 
 
@@ -112,7 +122,40 @@ def test_a_start_stopped_before_a_stage_resumes_at_that_stage(tables, tmp_path, 
     assert str(read_run(tmp_path / "out" / "run").status) == "finished"
     resumed = Recorder()
     start(tables, tmp_path / "out", resumed)
-    assert [stage.exists for stage in resumed.stages] == [True, True, False, False]
+    assert [stage.exists for stage in resumed.stages] == [True, True, False, False, False]
+
+
+def test_what_was_stopped_between_the_test_and_the_refit_goes_on_there(tables, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        start(tables, out, Recorder(stop_before=4))
+    assert (out / "evaluation.json").exists()
+    assert not (out / "refitted").exists()
+    resumed = Recorder()
+    final = start(tables, out, resumed).refitted
+    assert [stage.exists for stage in resumed.stages] == [True, True, True, False, False]
+    assert final.record.refitted.chosen == dc.Run(out / "run").loaded.predictor.model.chosen()
+    # Results of other settings are replaced as a whole.
+    dc.start(tables, out, top=5, settings=["model.rounds=4"], overwrite=True, progress=False)
+    assert max(dc.Run(out / "refitted").record.refitted.chosen.rounds) <= 4
+
+
+def test_without_a_refit_the_tested_predictor_ranks(tables, tmp_path, refused):
+    out, recorder = tmp_path / "out", Recorder()
+    settings = ["model.rounds=5"]
+    started = dc.start(
+        tables, out, top=5, settings=settings, refit=False, progress=False, observer=recorder
+    )
+    assert [(stage.number, stage.of) for stage in recorder.stages] == [(n, 4) for n in range(1, 5)]
+    assert started.refitted is None
+    assert not (out / "refitted").exists()
+    assert not any("all measurements" in sentence for sentence in recorder.sentences)
+    assert started.ranking.runs[0].record.path == out / "run"
+    # The ranking of another predictor is not taken for that of the refitted one.
+    error = refused(
+        "other-request", dc.start, tables, out, top=5, settings=settings, progress=False
+    )
+    assert "--overwrite" in str(error)
 
 
 @pytest.mark.parametrize("model", ["dango", "boosted_trees"])

@@ -89,6 +89,7 @@ def test_ten_disjoint_pairs_are_enough_for_a_page(tmp_path):
     assert start(folder, out, "model.rounds=5") == 0
     run = read_run(out / "run")
     assert (str(run.status), run.samples.train) == ("finished", 8)
+    assert read_run(out / "refitted").samples.train == 10
     ranked = pl.read_parquet(out / "ranking.parquet")
     assert ranked["end"].value_counts(sort=True)["count"].to_list() == [5, 5]
     assert ranked["score"].is_finite().all()
@@ -175,7 +176,15 @@ def test_a_folder_may_have_any_name(tables, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     assert start(tables, name) == 0
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
-    made = {"data", "run", "ranking.parquet", "ranking.csv", "ranking.html", "evaluation.md"}
+    made = {
+        "data",
+        "run",
+        "refitted",
+        "ranking.parquet",
+        "ranking.csv",
+        "ranking.html",
+        "evaluation.md",
+    }
     assert made < {entry.name for entry in (tmp_path / name).iterdir()}
 
 

@@ -51,11 +51,13 @@ def run(quick: bool = False) -> dict[str, Any]:
 
 
 def random_triples(cell: Cell, n: int) -> Screen:
+    """Return a screen of n random triples of genes with random scores."""
     score = np.random.default_rng(0).normal(scale=0.05, size=n).astype(np.float32)
     return Screen.build(cell.genes, random_genotypes(cell, n), score=score)
 
 
 def bytes_per_sample(batch: Any) -> float:
+    """Return the bytes of the arrays of a batch, per sample."""
     if not hasattr(batch, "stores"):
         return float(batch.nbytes / len(batch))
     values = [value for part in batch.stores for value in part.values()]
@@ -72,7 +74,10 @@ def rate(batches: Iterable[Any], seconds: float) -> float:
     if isinstance(batches, Loader):
         return _rate_of_epochs(batches, seconds)
     at_least = 1 + getattr(batches, "num_workers", 0)
-    begin, samples, n_batches, took = 0.0, 0, 0, 0.0
+    begin = 0.0
+    samples = 0
+    n_batches = 0
+    took = 0.0
     while took < seconds or n_batches < at_least:
         for batch in batches:
             if not begin:
@@ -88,7 +93,9 @@ def rate(batches: Iterable[Any], seconds: float) -> float:
 
 def _rate_of_epochs(loader: Loader, seconds: float) -> float:
     """Return samples per second over whole epochs, because a `Loader` gathers many batches."""
-    begin, samples, took = time.perf_counter(), 0, 0.0
+    begin = time.perf_counter()
+    samples = 0
+    took = 0.0
     while took < seconds:
         samples += sum(len(batch) for batch in loader)
         took = time.perf_counter() - begin
@@ -151,10 +158,12 @@ class Incidence(NamedTuple):
 
     @classmethod
     def of(cls, edges: torch.Tensor, n_genes: int) -> Incidence:
+        """Sort the ends of edges [2, edges] by gene."""
         ends = edges.reshape(-1)
         offsets = offsets_of(torch.bincount(ends, minlength=n_genes).numpy())
         return cls(ends.argsort() % max(edges.shape[1], 1), offsets.tolist())
 
     def positions_of(self, genes: Sequence[int]) -> torch.Tensor:
+        """Return the positions of the edges of some genes."""
         slices = [slice(self.offsets[gene], self.offsets[gene + 1]) for gene in genes]
         return torch.cat([self.positions[each] for each in slices])

@@ -136,7 +136,8 @@ def _noise_cases(seed: int) -> Iterator[Case]:
             base = (GPU, CPU, replace(GPU, sync=False), replace(GPU, steps=25))[number % 4]
             base = _varied(base, seed, 500 + number) if number % 4 < 3 else base
             program = replace(base, noise=noise)
-            kind, said = f"pair: noise of {100 * noise:.0f} % alone", "no difference beyond noise"
+            kind = f"pair: noise of {100 * noise:.0f} % alone"
+            said = "no difference beyond noise"
             yield Case(kind, program, program, (said,), "^$", 10_000 * seed + 5000 + number)
 
 
@@ -144,8 +145,10 @@ def _varied(program: Program, seed: int, number: int) -> Program:
     """Vary the properties that are unrelated to the cause, in the same way for A and B."""
     rng = np.random.default_rng([seed, number])
     size, host = np.exp(rng.uniform(-0.3, 0.3, 2)).tolist()
-    layers, steps = int(rng.integers(3, 7)), int(rng.integers(8, 20))
-    noise, stacked = float(rng.uniform(0.01, 0.04)), bool(rng.integers(0, 2))
+    layers = int(rng.integers(3, 7))
+    steps = int(rng.integers(8, 20))
+    noise = float(rng.uniform(0.01, 0.04))
+    stacked = bool(rng.integers(0, 2))
     return replace(
         program,
         attention=program.attention * size,

@@ -97,8 +97,11 @@ def run(minutes: float = 1.0, seed: int = 0, only: str = "") -> dict[str, Any]:
         raise InputError(f"no kind begins with {only}: {', '.join(kinds)}", code="no-kind")
     torch.set_num_threads(1)
     os.environ["POLARS_MAX_THREADS"] = "1"
-    began, seconds, workers = time.monotonic(), 60 * minutes, os.cpu_count() or 1
-    found, failures = Counter[tuple[str, str]](), list[dict[str, str]]()
+    began = time.monotonic()
+    seconds = 60 * minutes
+    workers = os.cpu_count() or 1
+    found = Counter[tuple[str, str]]()
+    failures = list[dict[str, str]]()
     place = MEMORY if os.access(MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="deltacell-faults-", dir=place) as folder:
         artefacts = Path(folder, "artefacts")
@@ -148,7 +151,8 @@ class Fork:
 
     def end(self) -> tuple[int, Any, str]:
         """Wait; return the exit code, negative for a signal, the result and the output."""
-        result, imported = None, list[str]()
+        result = None
+        imported = list[str]()
         # A fork that is killed may have sent nothing, or the beginning of its result.
         with suppress(EOFError, OSError):
             result, imported = self.result.recv()
@@ -170,7 +174,9 @@ def take_turn(
     seconds: float,
 ) -> tuple[Counter[str], list[str]]:
     """Run cases of one kind for some seconds; return the number of each outcome, and failures."""
-    found, failures, until = Counter[str](), list[str](), time.monotonic() + seconds
+    found = Counter[str]()
+    failures = list[str]()
+    until = time.monotonic() + seconds
     how, _, what = kind.partition(" ")
     with copied(artefacts) as folder:
         for call, expected in _cases(how, folder, what, seed):
@@ -191,11 +197,13 @@ def _cases(how: str, folder: Path, what: str, seed: str) -> Cases:
 
 @contextmanager
 def copied(artefacts: Path) -> Iterator[Path]:
+    """Copy the artefacts into a folder that is removed afterwards."""
     with tempfile.TemporaryDirectory(dir=artefacts.parent) as folder:
         yield Path(shutil.copytree(artefacts, Path(folder, "copy")))
 
 
 def outcome_of(call: Callable[[], Any], expected: Any = None) -> tuple[str, str]:
+    """Return the outcome of a call, as in `OUTCOMES`, and for a failure what went wrong."""
     try:
         found = call()
     except DeltacellError:
@@ -219,6 +227,7 @@ SAMPLES = {
 
 
 def write_artefacts(folder: Path) -> None:
+    """Write one of each file and directory that deltacell reads."""
     folder.mkdir(parents=True)
     cell = Cell.synthetic("demo").subset(range(20)).with_relations(["physical", "regulatory"])
     cell.save(folder / "cell")
@@ -302,10 +311,12 @@ def flipped() -> dict[str, tuple[str, Reader]]:
     """Return for each kind a pattern of files of `write_artefacts`, and their reader."""
 
     def stored(kind: str, folder: Path) -> Any:
+        """Return all that a directory holds."""
         found = storage.read(folder / kind, kind)
         return found.checksum, found.meta, {n: t.to_pydict() for n, t in found.parts.items()}
 
     def state(folder: Path) -> Any:
+        """Return which checkpoints a run has, and the hash of the last state."""
         found = Checkpoints(folder / "run" / "checkpoints")
         return repr(found.kept), hash_of_state(found.load())
 
@@ -333,6 +344,7 @@ def fuzzed() -> dict[str, tuple[bytes, Reader]]:
     )
 
     def reading(reader: Any, file: Path) -> Any:
+        """Return what a reader makes of a file, on the genes."""
         if reader.gives == "feature":
             return reader.read(file, genes=genes)
         found = reader.read(file)
@@ -343,6 +355,7 @@ def fuzzed() -> dict[str, tuple[bytes, Reader]]:
     by_name = {reader.name: reader for reader in reversed(READERS)}
 
     def predict(file: Path) -> Any:
+        """Return the predictions of trees that are written in a file."""
         text = file.read_text(errors="replace")
         return predicted(booster(text), np.zeros((3, 5), np.float32)).tolist()
 
@@ -364,6 +377,7 @@ def fuzzed() -> dict[str, tuple[bytes, Reader]]:
 
 
 def flips(artefacts: Path, kind: str, rng: random.Random) -> Cases:
+    """Yield cases in which bytes of a stored file were changed."""
     pattern, read = flipped()[kind]
     expected = read(artefacts)
     whole = {file: file.read_bytes() for file in sorted(artefacts.glob(pattern))}
@@ -377,8 +391,10 @@ def flips(artefacts: Path, kind: str, rng: random.Random) -> Cases:
 
 
 def fuzzes(artefacts: Path, kind: str, rng: random.Random) -> Cases:
+    """Yield cases in which a file of a format was changed as hands and programs change it."""
     sample, read = fuzzed()[kind]
-    folder, others = artefacts / "fuzzed", [one.encode() for one in SAMPLES.values()]
+    folder = artefacts / "fuzzed"
+    others = [one.encode() for one in SAMPLES.values()]
     folder.mkdir()
     (folder / "genes.txt").write_text(SAMPLES["string_genes"])
     file = folder / f"file.{kind}"
@@ -396,7 +412,8 @@ def fuzzes(artefacts: Path, kind: str, rng: random.Random) -> Cases:
 
 def damaged(rng: random.Random, data: bytes) -> bytes:
     """Return the bytes with damage typical of a bad disk, cable or transfer."""
-    at, length = rng.randrange(len(data)), 1 + rng.randrange(512)
+    at = rng.randrange(len(data))
+    length = 1 + rng.randrange(512)
     flip = bytes([data[at] ^ 1 << rng.randrange(8)])
     holes = [*[flip] * 5, rng.randbytes(1), bytes(length), rng.randbytes(length)]
     kind = rng.randrange(10)
@@ -411,7 +428,8 @@ def damaged(rng: random.Random, data: bytes) -> bytes:
 def changed_by_hand(rng: random.Random, data: bytes, others: list[bytes]) -> bytes:
     """Return the file with changes that somebody may have made by hand."""
     for _ in range(1 + rng.randrange(3)):
-        kind, lines = rng.randrange(8), data.split(b"\n")
+        kind = rng.randrange(8)
+        lines = data.split(b"\n")
         line = rng.randrange(len(lines))
         if kind < 2 and data:
             lines = [damaged(rng, data)]
@@ -563,11 +581,14 @@ def carry_out(
 
     Several ranks run one after the other, the first rank last, because it waits for the others.
     """
-    code, output, n_operations = 0, "", 0
+    code = 0
+    output = ""
+    n_operations = 0
     for number_of_rank in reversed(range(ranks)):
         place = {"RANK": str(number_of_rank), "WORLD_SIZE": str(ranks)} if ranks > 1 else {}
         ended = _carry_out_rank(folder, words, at - n_operations, number, place)
-        code, output = ended.code, ended.output
+        code = ended.code
+        output = ended.output
         n_operations += ended.n_operations
         if code:
             break
@@ -584,7 +605,8 @@ def _carry_out_rank(
     def work() -> tuple[Any, int]:
         os.chdir(folder)
         os.environ.update(environment)
-        operations, ended = inject(folder, at, number), None
+        operations = inject(folder, at, number)
+        ended = None
         sys.argv = ["deltacell", *words]
         try:
             runpy.run_module("deltacell", run_name="__main__")
@@ -599,9 +621,13 @@ def _carry_out_rank(
 
 def inject(folder: Path, at: int, number: int | None) -> Callable[[], int]:
     """Count this process's file operations in a folder; fail or be killed at operation ``at``."""
-    done, inside, mine, fsync = 0, os.fspath(folder), os.getpid(), os.fsync
+    done = 0
+    inside = os.fspath(folder)
+    mine = os.getpid()
+    fsync = os.fsync
 
     def operation() -> None:
+        """Count a file operation, and fail or be killed if its turn has come."""
         nonlocal done
         if os.getpid() != mine:
             return
@@ -613,6 +639,7 @@ def inject(folder: Path, at: int, number: int | None) -> Callable[[], int]:
                 raise OSError(number, os.strerror(number))
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        """Count an audited event that changes something in the folder."""
         if event == "open":
             flags = arguments[2]
             if not isinstance(flags, int) or not flags & (os.O_WRONLY | os.O_RDWR):
@@ -624,6 +651,7 @@ def inject(folder: Path, at: int, number: int | None) -> Callable[[], int]:
             operation()
 
     def watched_fsync(handle: Any) -> None:
+        """Count a flush, and flush."""
         operation()
         fsync(handle)
 
@@ -641,7 +669,8 @@ def _result_of_run(path: Path) -> str:
     """Return a key of a run's weights and split."""
     if read_run(path).status is not Status.finished:
         return UNFINISHED
-    run, state = load_run(path, "last"), Checkpoints(path / "checkpoints").load("last")
+    run = load_run(path, "last")
+    state = Checkpoints(path / "checkpoints").load("last")
     return f"{hash_of_state([state['model'], state['optimizer']])} {run.data.split.checksum}"
 
 

@@ -28,6 +28,7 @@ _QUOTED = ("ARG5,6", 'a"b', "a b", "#1", "A#1", "it's", "x;y")
 
 
 def habits(artefacts: Path, kind: str, rng: random.Random) -> Cases:
+    """Yield cases of tables as people keep and change them, each with its expected result."""
     folder = artefacts / "habits"
     while True:
         shutil.rmtree(folder, ignore_errors=True)

@@ -55,7 +55,9 @@ def run(
     else:
         named = [f"data.folder={folder}", f"split.method={split}"]
         data = load_data(compose(["experiment=costanzo2010_pairs", *named]))
-        cell, screen, parts = data.cell, data.screen, data.split
+        cell = data.cell
+        screen = data.screen
+        parts = data.split
         model = {**MODEL, "aggregation": "mean", "relations": RELATIONS}
         settings = {**TRAINING, "data.batch_size": 256, "loss.lambda_w": 0.0}
     process.progress("pair predictor", 0, 1 + len(ARMS) * seeds)
@@ -114,7 +116,8 @@ def _predicted(
         fit(name, cell, screen, split, directory=path, progress=False, **options)
     run = Run(path)
     if run.record.status is not Status.finished:
-        what, fix = f"the run is {run.record.status}", f"Run deltacell train --resume {path}."
+        what = f"the run is {run.record.status}"
+        fix = f"Run deltacell train --resume {path}."
         raise InputError(what, code="unfinished-run", where=path, fix=fix)
     found = run.loaded.predictor.predict(screen.genotypes)
     values = found.among_hits

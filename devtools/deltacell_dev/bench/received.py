@@ -134,6 +134,7 @@ def _calling_when_flushed(call: Callable[[], None]) -> Iterator[None]:
     """Call a function when a temporary file is complete and not yet in its place."""
 
     def flush(path: Any) -> None:
+        """Call the function instead of flushing."""
         call()
 
     with (

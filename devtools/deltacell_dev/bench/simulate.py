@@ -100,8 +100,11 @@ class _Rank:
     """The clock, the streams and the events of one process."""
 
     def __init__(self, program: Program, number: int, factors: Any, rng: Any, cycle: int) -> None:
-        self.program, self.number, self._rng = program, number, rng
-        self._factors, self._jitter = factors, list[float]()
+        self.program = program
+        self.number = number
+        self._rng = rng
+        self._factors = factors
+        self._jitter = list[float]()
         self._first = cycle * program.steps
         self.now = cycle * 60e6 + 1000.0 + program.skew.get(number, 0.0)
         self.free = {7: 0.0, 20: 0.0}  # when each stream becomes idle
@@ -109,7 +112,9 @@ class _Rank:
         self._step = self._ids = self._sequence = self._pending = 0
 
     def trace(self) -> dict[str, Any]:
-        program, events = self.program, self._events
+        """Return the trace of this process as a profiler writes it."""
+        program = self.program
+        events = self._events
         about: dict[str, Any] = {
             **{"schemaVersion": 1, "baseTimeNanoseconds": 1_700_000_000_000_000_000},
             **{"record_shapes": int(program.shapes), "with_stack": int(program.stacks)},
@@ -127,6 +132,7 @@ class _Rank:
         return about | {"traceEvents": events + [strange] * program.unknown}
 
     def train(self) -> Iterator[float]:
+        """Run all steps; yield the length of each collective, in which all processes meet."""
         program = self.program
         for self._step in range(program.steps):
             name = f"ProfilerStep#{self._first + self._step}" if program.marks else None
@@ -137,7 +143,8 @@ class _Rank:
             self._wait("DeviceSynchronize")
 
     def _train_step(self) -> Iterator[float]:
-        program, step = self.program, self._step
+        program = self.program
+        step = self._step
         how = "_MultiProcessing" if program.workers else "_SingleProcess"
         with self._span("user_annotation", f"enumerate(DataLoader)#{how}DataLoaderIter.__next__"):
             self._spend(program.loader + program.slow.get(self.number, 0.0))
@@ -215,7 +222,8 @@ class _Rank:
         with self._python(f"nn.Module: Attention_{layer}"):
             self._sequence += 1
             kernel = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64>>"
-            name, dims = "aten::scaled_dot_product_attention", [[program.batch, 8, 128, 64]] * 3
+            name = "aten::scaled_dot_product_attention"
+            dims = [[program.batch, 8, 128, 64]] * 3
             self._compute(name, kernel, program.attention, dims=dims, thread=thread)
         with self._python(f"nn.Module: Linear_{layer}"):
             self._sequence += 1
@@ -259,7 +267,8 @@ class _Rank:
         if self.program.model != "transformer":
             self._other_backward(first - layer - 1)
             return
-        program, name = self.program, "LinearBackward0"
+        program = self.program
+        name = "LinearBackward0"
         sequence = first - 2 * (program.layers - layer)
         outer = f"autograd::engine::evaluate_function: {name}"
         with self._span("cpu_op", outer, thread=2, sequence=sequence):
@@ -271,19 +280,24 @@ class _Rank:
         name = "ScaledDotProductFlashAttentionBackward0"
         with self._span("cpu_op", name, thread=2, sequence=sequence - 1):
             kernel = "void pytorch_flash::flash_bwd_kernel<Flash_bwd_kernel_traits<64>>"
-            operator, length = "aten::_flash_attention_backward", 2 * program.attention
+            operator = "aten::_flash_attention_backward"
+            length = 2 * program.attention
             self._compute(operator, kernel, length, thread=2)
 
     def collective(self, begin: float, end: float) -> None:
+        """Run a collective between two times, which are those of all processes."""
         name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
         self._on_device(name, "kernel", begin, end - begin, 20, self._pending)
         self.free = {7: max(self.free[7], end), 20: end}
 
     def _optimize(self) -> None:
-        names, kernel, length = ["_foreach_add_", "_foreach_addcdiv_"], "multi_tensor_apply", 60
+        names = ["_foreach_add_", "_foreach_addcdiv_"]
+        kernel = "multi_tensor_apply"
+        length = 60
         if not self.program.foreach:
             names = ["add_", "mul_", "addcdiv_"] * self.program.parameters
-            kernel, length = "vectorized_elementwise", 6
+            kernel = "vectorized_elementwise"
+            length = 6
         with self._span("user_annotation", "Optimizer.step#Adam.step"):
             for name in names:
                 self._compute(f"aten::{name}", f"{kernel}_kernel", length)
@@ -366,7 +380,8 @@ class _Rank:
     @contextmanager
     def _call(self, name: str = "LaunchKernel", thread: int = 1) -> Iterator[int]:
         self._ids += 1
-        number, call = self._ids, f"{self.program.vendor}{name}"
+        number = self._ids
+        call = f"{self.program.vendor}{name}"
         with self._span("cuda_runtime", call, thread=thread, args={"correlation": number}):
             yield number
 

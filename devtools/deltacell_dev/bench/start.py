@@ -16,6 +16,7 @@ PROGRAM = [sys.executable, "-m", "deltacell"]
 
 
 def run(times: int = 5, data: Path | None = None) -> dict[str, Any]:
+    """Measure the processor time of commands; each is the least of some times."""
     with tempfile.TemporaryDirectory() as folder:
         if data is None:
             data = Path(folder, "demo")
@@ -27,7 +28,8 @@ def run(times: int = 5, data: Path | None = None) -> dict[str, Any]:
         }
         ways = {name: partial(processor_time, command) for name, command in commands.items()}
         seconds = {name: min(took) for name, took in in_turns(ways, times).items()}
-    rows, measured = [], dict[str, float]()
+    rows = []
+    measured = dict[str, float]()
     for name, took in seconds.items():
         ratio = took / seconds["import numpy"]
         row = {"cpu_seconds": round(took, 3), "times_import_numpy": round(ratio, 2)}
@@ -37,6 +39,7 @@ def run(times: int = 5, data: Path | None = None) -> dict[str, Any]:
 
 
 def processor_time(command: list[str]) -> float:
+    """Return the seconds of processor time that a command takes."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, capture_output=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

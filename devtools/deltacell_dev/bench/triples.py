@@ -237,11 +237,13 @@ class FoldCorrelations:
 
     @property
     def value(self) -> float | None:
+        """The mean over folds; None if it is undefined in one."""
         mean = float(self.of_fold.mean())
         return mean if np.isfinite(mean) else None
 
     @property
     def spread(self) -> float | None:
+        """The standard deviation over folds; None if it is undefined."""
         spread = float(self.of_fold.std(ddof=1))
         return spread if np.isfinite(spread) else None
 

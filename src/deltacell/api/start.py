@@ -14,6 +14,7 @@ import numpy as np
 
 from deltacell.api.evaluate import evaluate
 from deltacell.api.rank import Ranked, Stopped, rank
+from deltacell.api.refit import refit
 from deltacell.api.run import Run
 from deltacell.api.showing import training_rendering
 from deltacell.api.start_estimate import estimate, reading_text
@@ -23,6 +24,7 @@ from deltacell.api.start_record import (
     EVALUATION,
     PAGE,
     RANKING,
+    REFITTED,
     RUN,
     TABLES,
     check_results,
@@ -36,6 +38,7 @@ from deltacell.cell import Cell
 from deltacell.data.import_folder import Imported, import_folder
 from deltacell.evaluation.runs import EvaluatedRuns
 from deltacell.profile.record import RUN_FILE, SPLIT, Status, read_run
+from deltacell.profile.refitted import Refitted
 from deltacell.ranking.exports import write_table
 from deltacell.ranking.filter import STATUSES, TESTED, UNTESTED, Statuses, phenotypes_of
 from deltacell.ranking.request import PAIRS, TRIPLES
@@ -44,7 +47,7 @@ from deltacell.storage import MANIFEST, read_manifest
 from deltacell.train.config import Config, DataConfig
 from deltacell.train.config.choose_settings import MODEL, chosen_sentence, suited_config
 from deltacell.train.config.compose import compose
-from deltacell.train.data import TrainingData, load_data, sources
+from deltacell.train.data import TrainingData, load_data, sources, with_everything
 from deltacell.train.launch import needs_launch
 from deltacell.train.launch_training import launch_training
 from deltacell.train.outcome import Outcome
@@ -52,7 +55,6 @@ from deltacell.train.predictor import LoadedRun, load_run
 from deltacell.train.run import train
 
 BASELINES = ("additive", "boosted_trees")
-N_STAGES = 4
 DRAWN = 2_048  # sets, to estimate the share that is untested
 FEWEST_UNTESTED = 0.01  # with a smaller share, tested sets are ranked too
 
@@ -62,6 +64,7 @@ class Stage:
     """A stage of `start`."""
 
     number: int  # from 1
+    of: int  # the number of all stages
     title: str
     exists: bool  # its result exists, so it is not repeated
     command: tuple[str, ...]  # the arguments of `deltacell` that do the same
@@ -85,6 +88,9 @@ class StartObserver:
     def evaluated(self, evaluated: EvaluatedRuns) -> None:
         """Show the results of the test."""
 
+    def refitted(self, refitted: Refitted) -> None:
+        """Show that the predictor was fitted on all measurements."""
+
     def ranked(self, page_data: dict[str, Any], path: Path) -> None:
         """Show a ranking, from `Ranked.page_data`, which is in a file."""
 
@@ -94,9 +100,10 @@ class Started:
     """The results of `start`, and where they are."""
 
     out: Path
-    run: Run
+    run: Run  # which was tested
     evaluation: dict[str, Any]  # see `Evaluation.to_json`
     ranking: Ranked
+    refitted: Run | None = None  # which ranks, if it was fitted on all measurements
 
     @property
     def page(self) -> Path:
@@ -117,11 +124,15 @@ def start(
     context: Sequence[str] | None = None,
     top: int = 100,
     settings: Sequence[str] = (),
+    refit: bool = True,
     overwrite: bool = False,
     progress: bool = True,
     observer: StartObserver | None = None,
 ) -> Started:
     """Import a folder of tables, fit a predictor, test it, and rank ``top`` sets at each end.
+
+    After the test the predictor is fitted on all measurements, and ranks with these, unless
+    ``refit`` is False or the predictor is a network or an ensemble, see `deltacell.Run.refit`.
 
     The results are written to ``out``, by default a folder named after the tables. A stage whose
     result exists is not repeated, so the same call resumes what was stopped. ``settings`` are
@@ -138,13 +149,20 @@ def start(
     results = Path(f"{tables.resolve().name}-results") if out is None else Path(out)
     observer = StartObserver() if observer is None else observer
     screens = _Screens(target, None if context is None else tuple(context))
-    work = _Start(tables, results, tuple(settings), screens, overwrite, observer, progress)
+    work = _Start(tables, results, tuple(settings), screens, refit, overwrite, observer, progress)
     work.import_tables()
     config, words, data = work.prepare()
     loaded = work.train(config, words, data)
     evaluation = work.evaluate(loaded)
-    ranking = work.rank(loaded, top)
-    return Started(results, Run(results / RUN, loaded=loaded), evaluation, ranking)
+    final = work.refit(loaded)
+    ranking = work.rank(loaded if final is None else final, top)
+    return Started(
+        results,
+        Run(results / RUN, loaded=loaded),
+        evaluation,
+        ranking,
+        None if final is None else Run(results / REFITTED, loaded=final),
+    )
 
 
 @dataclass(frozen=True)
@@ -193,9 +211,16 @@ class _Start:
     out: Path
     settings: tuple[str, ...]
     screens: _Screens
+    wants_refit: bool
     overwrite: bool
     observer: StartObserver
     progress: bool
+
+    @property
+    def n_stages(self) -> int:
+        """The number of stages, of which the last is the ranking."""
+        words = [f"model={MODEL}", *self._overrides()]
+        return 5 if self._refits(compose(words)) else 4
 
     def import_tables(self) -> None:
         """Read the tables into a cell and screens, unless an earlier call did."""
@@ -205,7 +230,7 @@ class _Start:
         data = self.out / DATA
         exists = (data / MANIFEST).exists()
         command = ("data", "import", as_word(self.folder), "--out", as_word(data))
-        self.observer.begin(Stage(1, reading_text(self.folder), exists, command))
+        self._begin(1, reading_text(self.folder), exists, command)
         if not exists:
             with self._bar() as bar:
                 imported = import_folder(self.folder, progress=bar)
@@ -234,9 +259,9 @@ class _Start:
         run = self.out / RUN
         exists = (run / RUN_FILE).is_file() and read_run(run).status is Status.finished
         if not exists:
-            self.observer.tell(_expected_time(config, data))
+            self.observer.tell(_expected_time(config, data, refits=self._refits(config)))
         title = f"fitting {config.model.name} on {len(data.split.train):,} genotypes"
-        self.observer.begin(Stage(2, title, exists, ("train", *words)))
+        self._begin(2, title, exists, ("train", *words))
         if not exists:
             self._train(config, words, data)
         return load_run(run, data=data)
@@ -248,7 +273,7 @@ class _Start:
         files = ("--json", as_word(self.out / EVALUATION), "--markdown", as_word(self.out / TABLES))
         names = ",".join(BASELINES)
         command = ("evaluate", as_word(self.out / RUN), "--baselines", names, *files)
-        self.observer.begin(Stage(3, title, exists, command))
+        self._begin(3, title, exists, command)
         if exists:
             saved: dict[str, Any] = read_json(self.out / EVALUATION, what="the evaluation")
             return saved
@@ -261,6 +286,25 @@ class _Start:
         self.observer.evaluated(evaluated)
         return values
 
+    def refit(self, run: LoadedRun) -> LoadedRun | None:
+        """Fit the predictor on all measurements, unless an earlier call did or it is not wanted."""
+        if not self._refits(run.config):
+            return None
+        path = self.out / REFITTED
+        exists = (path / RUN_FILE).is_file() and read_run(path).status is Status.finished
+        data = with_everything(run.data)
+        title = f"fitting {run.config.model.name} on all {len(data.split.train):,} measurements"
+        command = ("refit", as_word(self.out / RUN), "--out", as_word(path))
+        self._begin(4, title, exists, command)
+        if not exists:
+            outcome = refit(run, path, progress=self.progress)
+            if outcome.signal:
+                raise Stopped(outcome.signal)
+        final = load_run(path, data=data)
+        assert final.record.refitted is not None
+        self.observer.refitted(final.record.refitted)
+        return final
+
     def rank(self, run: LoadedRun, top: int) -> Ranked:
         """Rank the sets that were not tested, and write the page and the table."""
         sets, status = what_to_rank(run.data)
@@ -271,8 +315,8 @@ class _Start:
         if self.overwrite:
             files.append("--overwrite")
         title = f"ranking {sets} that are {status.replace(',', ' or ')}"
-        command = ("predict", as_word(self.out / RUN), *which, *files)
-        self.observer.begin(Stage(4, title, exists=False, command=command))
+        command = ("predict", as_word(run.record.path), *which, *files)
+        self._begin(self.n_stages, title, exists=False, command=command)
         ranking = rank(
             [run],
             sets,
@@ -294,6 +338,18 @@ class _Start:
         write_table(path, self.out / CSV)
         self.observer.ranked(page_data, path)
         return ranking
+
+    def _refits(self, config: Config) -> bool:
+        return self.wants_refit and config.model.trained_by == "fit" and config.model.needs_data
+
+    def _begin(
+        self,
+        number: int,
+        title: str,
+        exists: bool,
+        command: tuple[str, ...],
+    ) -> None:
+        self.observer.begin(Stage(number, self.n_stages, title, exists, command))
 
     def _bar(self) -> AbstractContextManager[Progress]:
         return progress_bar() if self.progress else nullcontext(lambda what, done, total: None)
@@ -348,13 +404,13 @@ def what_to_rank(data: TrainingData) -> tuple[str, str]:
     return (PAIRS if has_pairs else TRIPLES), status
 
 
-def _expected_time(config: Config, data: TrainingData) -> str:
+def _expected_time(config: Config, data: TrainingData, *, refits: bool) -> str:
     model = config.model
     if model.trained_by != "fit":
         n_epochs = config.trainer.epochs
         return f"{model.name} trains for {n_epochs} epochs; Ctrl-C stops it."
     sets, _ = what_to_rank(data)
-    return estimate(config, data, sets, BASELINES[1]).sentence
+    return estimate(config, data, sets, BASELINES[1], refits=refits).sentence
 
 
 def as_word(path: Path) -> str:

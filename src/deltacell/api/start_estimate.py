@@ -35,6 +35,7 @@ class StartEstimate:
 
     fit: float
     test: float  # the fit of a baseline
+    refit: float  # 0 without one
     ranking: float
     n_training: int
     n_sets: int  # to rank
@@ -43,10 +44,11 @@ class StartEstimate:
     @property
     def sentence(self) -> str:
         """The estimate in words."""
-        total = self.fit + self.test + self.ranking
+        total = self.fit + self.test + self.refit + self.ranking
+        again = f"fitting on all measurements {_range(self.refit)}, " if self.refit else ""
         return (
             f"By a trial on a few of {self.n_training:,} genotypes: fitting takes "
-            f"{_range(self.fit)}, testing {_range(self.test)}, ranking {self.n_sets:,} "
+            f"{_range(self.fit)}, testing {_range(self.test)}, {again}ranking {self.n_sets:,} "
             f"{self.sets} {_range(self.ranking)}; {_range(total)} in all. Ctrl-C stops it; rerun "
             "the command to resume."
         )
@@ -59,7 +61,14 @@ def reading_text(folder: Path) -> str:
     return f"reading {n_bytes / 1e6:,.1f} MB takes about {duration_text(seconds)}"
 
 
-def estimate(config: Config, data: TrainingData, sets: str, baseline: str) -> StartEstimate:
+def estimate(
+    config: Config,
+    data: TrainingData,
+    sets: str,
+    baseline: str,
+    *,
+    refits: bool,
+) -> StartEstimate:
     """Estimate the time of a predictor that is fitted in one call and ranks pairs or triples."""
     predictor, fit_seconds = _trial(config.model, data)
     _, test_seconds = _trial(config_class(baseline)(), data)
@@ -72,11 +81,17 @@ def estimate(config: Config, data: TrainingData, sets: str, baseline: str) -> St
     return StartEstimate(
         fit=fit_seconds,
         test=test_seconds,
+        refit=fit_seconds * _growth(data) if refits else 0.0,
         ranking=n_sets * per_set / torch.get_num_threads(),
         n_training=len(data.split.train),
         n_sets=n_sets,
         sets=sets,
     )
+
+
+def _growth(data: TrainingData) -> float:
+    """Return how many times as many measurements a refit has as the first fit."""
+    return len(data.screen) / len(data.split.train)
 
 
 def _seconds_per_pair(

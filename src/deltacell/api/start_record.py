@@ -19,6 +19,7 @@ from deltacell.train.run_directory import may_change, remove_run, resumed_config
 # Results in the output folder; a stage whose result exists is not repeated.
 DATA = "data"
 RUN = "run"
+REFITTED = "refitted"
 SOURCES = "sources.json"
 TABLES = "evaluation.md"
 EVALUATION = "evaluation.json"
@@ -114,8 +115,9 @@ def _remove_results(out: Path) -> None:
     for name in OF_RUN:
         (out / name).unlink(missing_ok=True)
     shutil.rmtree(out / f"{RANKING}.partial", ignore_errors=True)
-    if (out / RUN / RUN_FILE).is_file():
-        remove_run(out / RUN)
+    for name in (REFITTED, RUN):
+        if (out / name / RUN_FILE).is_file():
+            remove_run(out / name)
 
 
 def _is_hidden(path: Path) -> bool:

@@ -239,6 +239,7 @@ def fitted(problem: Problem, parts: TargetParts, seed: int, context: Sequence[St
     scores = problem.target.column("score").astype(np.float64)
 
     def labelled(rows: Ints) -> tuple[Genotypes, Doubles]:
+        """Return the gene sets of some rows, and their scores."""
         return _genotypes(problem.target, rows), scores[rows]
 
     trees = PairTrees(**problem.options).fit(
@@ -284,9 +285,11 @@ class _Resampled:
 
     @property
     def mean(self) -> float:
+        """The mean correlation over seeds."""
         return float(np.mean(self.of_seeds))
 
     def less(self, other: _Resampled) -> _Resampled:
+        """Return by how much these correlations exceed others, by seed and by resample."""
         pairs = zip(self.of_seeds, other.of_seeds, strict=True)
         return _Resampled(tuple(a - b for a, b in pairs), self.resamples - other.resamples)
 

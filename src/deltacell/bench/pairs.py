@@ -46,6 +46,7 @@ def measure(folder: Path | None, screen: str | None, quick: bool) -> dict[str, A
     pairs = AllPairs(genes, sets_per_piece=PairTrees.sets_per_block)
 
     def make_columns() -> None:
+        """Compute the columns of every pair of the screen."""
         order = GeneOrder(data.cell.genes)
         sets = order.sets(data.screen.genotypes)
         part = Part(sets, data.screen.column("score").astype(np.float64))
@@ -54,9 +55,11 @@ def measure(folder: Path | None, screen: str | None, quick: bool) -> dict[str, A
         columns(Known.of(part, len(order), 3.0), sets, sums)
 
     def train() -> None:
+        """Fit the trees on the training part."""
         trees.fit(data.cell, *training, validation=validation, draw_zeros=lambda ratio: zeros)
 
     def score_all_pairs() -> None:
+        """Score every pair of the chosen genes."""
         for sets in pairs.pieces(0, 1):
             trees(data.cell, genotypes_of(sets))
 

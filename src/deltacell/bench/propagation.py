@@ -244,9 +244,11 @@ def roofline(model: HeteroCell, cell: Cell, *, repeats: int = 5) -> dict[str, An
     """
 
     def least_time(work: Callable[[], object]) -> float:
+        """Return the least seconds of several calls, the first of which may load libraries."""
         return min(repeat(work, number=1, repeat=repeats + 1))
 
     def weights(parameters: Iterable[torch.Tensor]) -> int:
+        """Return the number of weights in matrices."""
         return sum(p.numel() for p in parameters if p.dim() > 1)
 
     hops = model.hops(cell)

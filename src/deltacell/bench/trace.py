@@ -112,6 +112,7 @@ def make_trace(source: Path, path: Path, size: int) -> int:
     copies = 0
 
     def moved(match: re.Match[bytes]) -> bytes:
+        """Return a number of an event as it is in the present copy."""
         mark = match[1]
         number = msgspec.json.decode(match[2]) + copies * later.get(mark, joining)
         return mark + msgspec.json.encode(round(number, 3))

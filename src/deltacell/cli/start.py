@@ -27,9 +27,15 @@ def start(
         option("Other screens and runs that help: names and paths with commas, or none."),
     ] = None,
     top: Annotated[int, option("Number of sets at each end of the ranking.")] = 100,
+    no_refit: Annotated[
+        bool,
+        option("Rank with the predictor that was tested, not with all measurements.", "--no-refit"),
+    ] = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Import tables, fit and test a predictor, rank untested sets and write an HTML page.
+
+    After the test, the predictor is fitted on all measurements, and ranks with these.
 
     First estimates how long this takes. Rerun the command to resume after a stop. Results of other
     files or settings are an error: choose another --out, or replace them with --overwrite.
@@ -53,6 +59,7 @@ def start(
             context=_names(context),
             top=top,
             settings=settings or [],
+            refit=not no_refit,
             overwrite=overwrite,
             observer=StartScreen(),
         )

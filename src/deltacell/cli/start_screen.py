@@ -8,11 +8,12 @@ from typing import Any
 
 import typer
 
-from deltacell.api.start import N_STAGES, Stage, StartObserver
+from deltacell.api.start import Stage, StartObserver
 from deltacell.cli.program import tell
 from deltacell.cli.train import show_outcome
 from deltacell.data.import_folder import Imported
 from deltacell.evaluation.runs import EvaluatedRuns
+from deltacell.profile.refitted import Refitted
 from deltacell.report.data import print_import
 from deltacell.report.evaluate import print_evaluation
 from deltacell.report.predict import print_ranking
@@ -26,7 +27,7 @@ class StartScreen(StartObserver):
     def begin(self, stage: Stage) -> None:
         """Print the title of a stage, and its command unless it is skipped."""
         skipped = ", which is done already" if stage.exists else ""
-        title = f"{stage.number} of {N_STAGES}: {stage.title}{skipped}"
+        title = f"{stage.number} of {stage.of}: {stage.title}{skipped}"
         typer.secho(f"\n{title}", bold=True)
         if not stage.exists:
             command = shlex.join(["deltacell", *stage.command])
@@ -47,6 +48,10 @@ class StartScreen(StartObserver):
     def evaluated(self, evaluated: EvaluatedRuns) -> None:
         """Print the tables of the test."""
         print_evaluation(evaluated.to_json())
+
+    def refitted(self, refitted: Refitted) -> None:
+        """Print what the ranking is based on."""
+        typer.echo(refitted.sentence)
 
     def ranked(self, page_data: dict[str, Any], path: Path) -> None:
         """Print the head of the ranking."""

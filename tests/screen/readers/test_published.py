@@ -144,6 +144,24 @@ def test_kuzmin_fitness_on_request_keeps_the_single_mutant_of_a_control_cross(wr
     assert (values(written, "phenotype"), values(written, "score")) == (["fitness"], [0.835])
 
 
+def test_the_control_is_dropped_whatever_the_case_of_the_header(write, reader_of):
+    header = ("Query Strain ID", "Array Strain ID", HEADER_2018[6].upper(), *HEADER_2020[-2:])
+    rows = (
+        "YAL001C+YDL227C_tm3\tYAL003W_dma1\t-0.2\t0.7\t0.01",
+        "YAL001C+YAL002W_tm1\tYAL003W_dma1\t-0.1\t0.6\t0.05",
+    )
+    path = write(name="tau.tsv", text="\n".join(["\t".join(header), *rows]) + "\n")
+    assert reader_of(path) == "kuzmin"
+    written = read(path)
+    assert rows_of(written) == [["YAL001C", "YAL003W"], ["YAL001C", "YAL002W", "YAL003W"]]
+    assert per_gene(written, "role") == ["query", "array", "query", "query", "array"]
+    assert values(written, "score") == [-0.2, -0.1]
+    assert written.study == "kuzmin2020"
+    fitness = read(path, phenotype="fitness")
+    assert values(fitness, "score") == [0.7, 0.6]
+    assert values(fitness, "standard_deviation") == [0.01, 0.05]
+
+
 @pytest.mark.parametrize("packed", ["plain", "zip of one", "zip of many"])
 def test_kuzmin_2020_workbook(tmp_path, packed, reader_of):
     """A title above the header, numbers as numbers and as texts."""

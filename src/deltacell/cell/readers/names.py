@@ -6,7 +6,7 @@ import os
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
@@ -99,16 +99,28 @@ def table_reader(
     return Reader(name, gives, find, lambda read_table, **options: make(read_table(), **options))
 
 
-def with_header(*columns: str, alone: bool = False, any_of: Sequence[str] = ()) -> FindTable:
+def with_header(
+    *columns: str,
+    alone: bool = False,
+    any_of: Sequence[str] = (),
+    ignore_case: bool = False,
+) -> FindTable:
     """Find the table below a header with these columns (and no others, if `alone`).
 
     If `any_of` is given, at least one of these is required. In a text file, the header must be in
-    the first three rows.
+    the first three rows. The table has the columns as they are written, also if `ignore_case`.
     """
 
+    def spelled(names: Iterable[str]) -> list[str]:
+        return [name.lower() if ignore_case else name for name in names]
+
+    required = spelled(columns)
+    alternatives = spelled(any_of)
+
     def is_header(fields: Sequence[str]) -> bool:
-        has_all = fields == list(columns) if alone else set(columns) <= set(fields)
-        return has_all and (not any_of or not set(any_of).isdisjoint(fields))
+        names = spelled(fields)
+        has_all = names == required if alone else set(required) <= set(names)
+        return has_all and (not alternatives or not set(alternatives).isdisjoint(names))
 
     def find(file: File) -> ReadTable | None:
         for sheet in file.sheets:

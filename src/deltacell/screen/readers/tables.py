@@ -570,11 +570,17 @@ class _Published(NamedTuple):
 
     @classmethod
     def of(cls, format: str, names: Sequence[str]) -> _Published:
-        """Return the study of a format; Kuzmin 2020 is Kuzmin 2018 with another column."""
+        """Return the study of a format; Kuzmin 2020 is Kuzmin 2018 with another column.
+
+        The columns are as `names` spells them: files of one format differ in upper and lower case.
+        """
+        spelled: dict[str, str] = {name.lower(): name for name in names}
         study = "kuzmin2018" if format == "kuzmin" else format
-        columns = dict(HEADERS[study])
-        if format == "kuzmin" and _FITNESS2020 in names:
-            return cls("kuzmin2020", {**columns, "fitness": _FITNESS2020})
+        expected: dict[str, str] = dict(HEADERS[study])
+        if format == "kuzmin" and _FITNESS2020.lower() in spelled:
+            study = "kuzmin2020"
+            expected["fitness"] = _FITNESS2020
+        columns = {key: spelled.get(name.lower(), name) for key, name in expected.items()}
         return cls(study, columns)
 
 
@@ -628,6 +634,7 @@ _FORMATS = {
     "kuzmin": with_header(
         *(_KUZMIN["query"], _KUZMIN["array"]),
         any_of=(_KUZMIN["interaction"], _KUZMIN["fitness"], _FITNESS2020),
+        ignore_case=True,
     ),
     "costanzo2016": with_header(
         *(_COSTANZO2016[name] for name in ("query", "array", "interaction", "panel")),
