@@ -14,6 +14,7 @@ import torch
 from deltacell.base.arrays import AnyArray, Doubles, Floats, Ints
 from deltacell.cell import Cell, Relation
 from deltacell.models.baselines.additive import GeneEffects, cross_fitted_effects, ridge
+from deltacell.models.baselines.eigenvectors import leading_eigenvectors
 from deltacell.models.baselines.tree_text import damaged_trees, read_trees
 from deltacell.models.fitted.gene_sets import (
     EVERY,
@@ -350,17 +351,17 @@ def _decomposed(relation: Relation, dimensions: int, seed: int) -> _Decompositio
     by_source = sp.diags_array(1 / np.sqrt(relation.out_degree + mean_degree))
     matrix = (by_target @ _indicators(relation, np.float64) @ by_source).tocsr()
     is_small = n_genes <= _SMALL_ENOUGH_FOR_DENSE or dimensions >= n_genes - 1
-    start = np.random.default_rng(seed).uniform(0.5, 1.5, n_genes)
     if relation.directed:
         if is_small:
             left, values, right = np.linalg.svd(matrix.toarray())
         else:
+            start = np.random.default_rng(seed).uniform(0.5, 1.5, n_genes)
             left, values, right = scipy.sparse.linalg.svds(matrix, k=dimensions, v0=start)
         largest = np.argsort(-values, kind="stable")[:dimensions]
         return _Decomposition(values[largest], left[:, largest], right[largest].T)
     if is_small:
         values, vectors = np.linalg.eigh(matrix.toarray())
     else:
-        values, vectors = scipy.sparse.linalg.eigsh(matrix, k=dimensions, v0=start)
+        values, vectors = leading_eigenvectors(matrix, dimensions, seed)
     largest = np.lexsort((-values, -np.abs(values)))[:dimensions]
     return _Decomposition(values[largest], vectors[:, largest], vectors[:, largest])

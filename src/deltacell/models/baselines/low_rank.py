@@ -10,6 +10,7 @@ import scipy.sparse.linalg
 
 from deltacell.base.arrays import Doubles, Ints
 from deltacell.cell import Cell
+from deltacell.models.baselines.eigenvectors import leading_eigenvectors
 from deltacell.models.baselines.pair_residuals import MeasuredPairs, PairResiduals
 from deltacell.models.fitted.gene_sets import GeneOrder, GenePairs
 from deltacell.models.fitted.predictor import FitData, State
@@ -94,6 +95,5 @@ def leading_eigen(sparse: sp.csr_array, low_rank: Eigen, rank: int) -> Eigen:
         matvec=lambda x: sparse @ x + low_rank.times(x),
         dtype=np.float64,
     )
-    start = np.random.default_rng(0).uniform(0.5, 1.5, n_genes)
-    values, vectors = scipy.sparse.linalg.eigsh(operator, rank, v0=start, tol=_TOLERANCE)
+    values, vectors = leading_eigenvectors(operator, rank, tolerance=_TOLERANCE)
     return Eigen(vectors, values)
