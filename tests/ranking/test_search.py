@@ -61,9 +61,10 @@ def test_no_flipped_byte_becomes_other_sets(tmp_path, refused):
     score, spread = rng.normal(size=(2, 10)).astype(np.float32)
     spread[::2] = np.nan
     found = Scored(rng.integers(0, 99, (10, 3)), score, spread)
-    write_scored(path, Scored.none(3))
+    progress = {"request": REQUEST, "done": 3, "finished": False}
+    write_scored(path, Scored.none(3), progress)
     assert read_scored(path)[0].sets.shape == (0, 3)
-    write_scored(path, found, {"done": 3})
+    write_scored(path, found, progress)
     whole = path.read_bytes()
     detected = 0
     for at in range(-1, len(whole), 3):
@@ -74,7 +75,7 @@ def test_no_flipped_byte_becomes_other_sets(tmp_path, refused):
         except StoreError:
             detected += 1
             continue
-        assert about == {"done": 3}
+        assert about == progress
         for one, other in zip(back, found, strict=True):
             assert np.array_equal(one, other, equal_nan=True)
     assert len(whole) / 3 > detected > len(whole) / 6

@@ -54,7 +54,7 @@ from deltacell.profile.trace.read import read_traces
 from deltacell.ranking.gene_sets import Scored
 from deltacell.ranking.ranking_file import Ranking
 from deltacell.ranking.source import read_sets
-from deltacell.ranking.work import read_scored, write_scored
+from deltacell.ranking.work import RankProgress, read_scored, write_scored
 from deltacell.screen import Screen, Split
 from deltacell.storage.tables import File
 from deltacell.train.checkpoints import Checkpoints
@@ -239,7 +239,8 @@ def write_artefacts(folder: Path) -> None:
     rng = np.random.default_rng(0)
     score, spread = rng.normal(size=(2, 40)).astype(np.float32)
     scored = Scored(rng.integers(0, 99, (40, 3)), score, spread)
-    write_scored(folder / "work.arrow", scored, {"done": 3})
+    progress: RankProgress = {"request": {}, "done": 3, "finished": False}
+    write_scored(folder / "work.arrow", scored, progress)
     rank(folder / "trained", top=5, out=folder / "ranking.parquet", progress=False)
     write_tables(folder / "tables", screen)
     (folder / "sources").mkdir()

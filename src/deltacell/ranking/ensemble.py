@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from deltacell.base.arrays import Doubles, Ints
 from deltacell.base.errors import InputError
@@ -18,15 +19,17 @@ SCALED_BY = 4096  # validation genotypes by which predictors are brought to one 
 
 
 def scorer_of(runs: Sequence[LoadedRun]) -> MeanOfRuns:
+    """Return the mean of runs, brought to one scale."""
     return scorer_of_predictors(on_one_scale(runs))
 
 
 def scorer_of_predictors(predictors: Sequence[TrainedPredictor]) -> MeanOfRuns:
+    """Return the mean of predictors on one scale; raise if their genes differ."""
     first = predictors[0].cell.genes.systematic
     for number, predictor in enumerate(predictors, 1):
         if predictor.cell.genes.systematic != first:
-            what = f"runs 1 and {number} have different genes or another gene order"
-            raise InputError(what, code="different-genes")
+            message = f"runs 1 and {number} have different genes or another gene order"
+            raise InputError(message, code="different-genes")
     return MeanOfRuns([predictor.scorer() for predictor in predictors])
 
 
@@ -44,9 +47,11 @@ class MeanOfRuns:
     def score(self, sets: Ints) -> Scored:
         """Return sets [m, size], genes ascending, with the mean and spread of their scores."""
         ascending = np.sort(sets, axis=1)
-        each = self.score_each(ascending)
-        mean = each.mean(axis=0)
-        spread = np.full(len(sets), np.nan) if len(each) == 1 else each.std(axis=0, ddof=1)
+        scores = self.score_each(ascending)
+        mean = scores.mean(axis=0)
+        spread = np.full(len(sets), np.nan)
+        if len(scores) > 1:
+            spread = scores.std(axis=0, ddof=1)
         return Scored(ascending, mean.astype(np.float32), spread.astype(np.float32))
 
     def score_each(self, ascending: Ints) -> Doubles:
@@ -60,8 +65,9 @@ class MeanOfRuns:
         and -inf if an end is not wanted.
         """
         sets = self._near(piece, above, below) if isinstance(piece, Block) else piece
-        found = self.score(sets)
-        return found.take(~((found.score < above) & (found.score > below)))
+        scored = self.score(sets)
+        is_between = (scored.score < above) & (scored.score > below)
+        return scored.take(~is_between)
 
     def _near(self, block: Block, above: float, below: float) -> Ints:
         """Return the sets of a block that may score ``above`` or more, ``below`` or less."""
@@ -92,21 +98,27 @@ def on_one_scale(runs: Sequence[LoadedRun]) -> list[TrainedPredictor]:
     """
     learned = [" and ".join(sorted(phenotypes_of(run.data.screen))) for run in runs]
     if len(set(learned)) > 1:
-        what = f"the runs were trained on different phenotypes: {', '.join(sorted(set(learned)))}"
-        raise InputError(what, code="different-phenotypes")
+        names = ", ".join(sorted(set(learned)))
+        message = f"the runs were trained on different phenotypes: {names}"
+        raise InputError(message, code="different-phenotypes")
     predictors = [run.predictor for run in runs]
     if are_alike(runs):
         return predictors
-    means, deviations = np.zeros((2, len(runs)))
-    for i, run in enumerate(runs):
-        split = run.data.split
-        rows = split.validation if len(split.validation) else split.train
-        drawn = np.random.default_rng(split.seed).permutation(len(rows))[:SCALED_BY]
-        score = run.predictor(run.data.part(rows[np.sort(drawn)])[0]).double()
-        means[i], deviations[i] = score.mean(), score.std(correction=0)
-    telling = deviations > 0
-    common = deviations[telling].mean() if telling.any() else 1.0
-    factors = np.where(telling, common / np.where(telling, deviations, 1), 0)
+    scores = [_scores_to_scale_by(run) for run in runs]
+    means = np.array([score.mean().item() for score in scores])
+    deviations = np.array([score.std(correction=0).item() for score in scores])
+    varies = deviations > 0
+    common = deviations[varies].mean() if varies.any() else 1.0
+    factors = np.divide(common, deviations, out=np.zeros(len(runs)), where=varies)
     shifts = means.mean() - factors * means
     scales = zip(predictors, factors.tolist(), shifts.tolist(), strict=True)
     return [predictor.rescaled(factor, shift) for predictor, factor, shift in scales]
+
+
+def _scores_to_scale_by(run: LoadedRun) -> torch.Tensor:
+    """Return the scores of some genotypes of the validation part, or of training without one."""
+    split = run.data.split
+    rows = split.validation if len(split.validation) else split.train
+    drawn = np.random.default_rng(split.seed).permutation(len(rows))[:SCALED_BY]
+    genotypes, _ = run.data.part(rows[np.sort(drawn)])
+    return run.predictor(genotypes).double()

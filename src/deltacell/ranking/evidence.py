@@ -94,7 +94,8 @@ class Evidence:
         self._edges: list[Ints] = []
         for relation in self._relations:
             source, target = relation.edges()[:2]
-            self._edges.append(np.sort(source * self._n_genes + target))
+            keys = source * self._n_genes + target
+            self._edges.append(np.sort(keys))
         self._pathways = self._by_pair(_genes_of_pathways(cell))
         complexes = [*_genes_of_clauses(cell), *_edges_of_complexes(cell)]
         self._complexes = self._by_pair(complexes)
@@ -104,7 +105,8 @@ class Evidence:
         shared: dict[int, set[str]] = {}
         for name, genes in groups:
             for first, second in combinations(sorted(genes), 2):
-                shared.setdefault(first * self._n_genes + second, set()).add(name)
+                key = first * self._n_genes + second
+                shared.setdefault(key, set()).add(name)
         return shared
 
     def of_set(self, genes: Ints) -> SetEvidence:
@@ -141,9 +143,15 @@ class Evidence:
             is_edge = np.stack([look_up(edges, key)[1] for key in keys], axis=2)
             for row, pair, direction in np.argwhere(is_edge).tolist():
                 sources, targets = directions[direction]
-                source = self._genes[sources[row, pair]]
-                target = self._genes[targets[row, pair]]
-                links[row].append({"first": source, "second": target, "relation": relation.name})
+                source = sources[row, pair]
+                target = targets[row, pair]
+                links[row].append(
+                    Link(
+                        first=self._genes[source],
+                        second=self._genes[target],
+                        relation=relation.name,
+                    )
+                )
         return links
 
 
@@ -157,8 +165,8 @@ def _genes_of_pathways(cell: Cell) -> Iterable[_Group]:
     if metabolism is None or not metabolism.pathways:
         return []
     genes_of_pathway: dict[str, set[int]] = {}
-    reactions, genes = (column.tolist() for column in metabolism.rule_genes)
-    for reaction, gene in zip(reactions, genes, strict=True):
+    reactions, genes = metabolism.rule_genes
+    for reaction, gene in zip(reactions.tolist(), genes.tolist(), strict=True):
         for name in metabolism.pathways[reaction]:
             genes_of_pathway.setdefault(name, set()).add(gene)
     return genes_of_pathway.items()
@@ -171,7 +179,8 @@ def _genes_of_clauses(cell: Cell) -> Iterator[_Group]:
         return
     ends = pairwise(metabolism.clause_offsets.tolist())
     for reaction, (begin, end) in zip(metabolism.clause_reaction, ends, strict=True):
-        yield metabolism.reactions[reaction], metabolism.clause_genes[begin:end].tolist()
+        genes = metabolism.clause_genes[begin:end]
+        yield metabolism.reactions[reaction], genes.tolist()
 
 
 def _edges_of_complexes(cell: Cell) -> Iterator[_Group]:

@@ -15,7 +15,9 @@ from deltacell.models.interface import GatedScore, TargetScale
 
 TOLERANCE = 0.01  # the largest residual, as a share of the sum of absolute contributions
 MOST = 300  # gradients per decomposition; the residual shows whether they suffice
-_NODES, _WEIGHTS = (column.tolist() for column in np.polynomial.legendre.leggauss(5))
+_QUADRATURE = np.polynomial.legendre.leggauss(5)
+_NODES: list[float] = _QUADRATURE[0].tolist()
+_WEIGHTS: list[float] = _QUADRATURE[1].tolist()
 _FIRST = (0.0, 0.1, 0.5, 1.0)
 
 
@@ -41,6 +43,15 @@ def contributions(
     )
 
 
+class _Piece(NamedTuple):
+    """The integral over a piece of the path."""
+
+    begin: float
+    end: float
+    values: Doubles  # one per gate
+    error: float
+
+
 class Contributions(NamedTuple):
     """Contributions of gates to a score: ``score - baseline = values.sum() + residual``."""
 
@@ -50,6 +61,7 @@ class Contributions(NamedTuple):
 
     @property
     def residual(self) -> float:
+        """The part of the difference that no gate explains."""
         return self.score - self.baseline - float(self.values.sum())
 
     @property
@@ -60,6 +72,7 @@ class Contributions(NamedTuple):
 
     @property
     def complete(self) -> bool:
+        """Whether the residual is small."""
         return abs(self.residual) <= self.allowed
 
 
@@ -81,25 +94,30 @@ def integrated_gradients(
         with torch.no_grad():
             return float(function(torch.full((n_gates,), t, dtype=torch.float64)))
 
-    def piece(begin: float, end: float) -> tuple[float, float, float, Doubles]:
-        half, values = (end - begin) / 2, np.zeros(n_gates)
-        for node, weight in zip(_NODES, _WEIGHTS, strict=True):
-            at = torch.full((n_gates,), begin + half * (1 + node), dtype=torch.float64)
-            at.requires_grad_()
-            with torch.enable_grad():
-                (gradient,) = torch.autograd.grad(function(at), at)
-            values += half * weight * gradient.numpy()
-        return value(end) - value(begin) - float(values.sum()), begin, end, values
+    def gradient(t: float) -> Doubles:
+        gates = torch.full((n_gates,), t, dtype=torch.float64, requires_grad=True)
+        with torch.enable_grad():
+            (gradient_of_gates,) = torch.autograd.grad(function(gates), gates)
+        of_gates: Doubles = gradient_of_gates.numpy()
+        return of_gates
 
-    pieces = [piece(a, b) for a, b in pairwise(_FIRST)]
-    gradients = len(_NODES) * len(pieces)
+    def piece(begin: float, end: float) -> _Piece:
+        half = (end - begin) / 2
+        values = np.zeros(n_gates)
+        for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+            values += half * weight * gradient(begin + half * (1 + node))
+        error = value(end) - value(begin) - float(values.sum())
+        return _Piece(begin, end, values, error)
+
+    pieces = [piece(begin, end) for begin, end in pairwise(_FIRST)]
+    n_gradients = len(_NODES) * len(pieces)
     while True:
-        total: Doubles = np.sum([values for *_, values in pieces], axis=0)
-        found = Contributions(total, value(1.0), value(0.0))
-        errors = np.abs([error for error, *_ in pieces])
-        gradients += 2 * len(_NODES)
-        if errors.sum() <= found.allowed or gradients > most:
-            return found
-        _, begin, end, _ = pieces.pop(int(errors.argmax()))
-        middle = (begin + end) / 2
-        pieces += [piece(begin, middle), piece(middle, end)]
+        total: Doubles = np.sum([part.values for part in pieces], axis=0)
+        result = Contributions(total, value(1.0), value(0.0))
+        errors = np.abs([part.error for part in pieces])
+        n_gradients += 2 * len(_NODES)
+        if errors.sum() <= result.allowed or n_gradients > most:
+            return result
+        worst = pieces.pop(int(errors.argmax()))
+        middle = (worst.begin + worst.end) / 2
+        pieces += [piece(worst.begin, middle), piece(middle, worst.end)]

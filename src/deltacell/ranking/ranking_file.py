@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 from deltacell.base.errors import InputError, StoreError
 from deltacell.base.files import written
 
-LOWEST, HIGHEST = "lowest", "highest"
+LOWEST = "lowest"
+HIGHEST = "highest"
 NAMES = pa.list_(pa.string())
 _LINK = pa.struct([("first", pa.string()), ("second", pa.string()), ("relation", pa.string())])
 SCHEMA = pa.schema(
@@ -56,26 +57,27 @@ class Ranking:
         """Read the metadata of a ranking and check its seal."""
         instead = "choose another --out, or rerun with --overwrite"
         try:
-            about: Any = json.loads(
-                (pq.read_metadata(_no_address(path)).metadata or {}).get(KEY, b"{}")
-            )
+            metadata = pq.read_metadata(_no_address(path)).metadata or {}
+            about: Any = json.loads(metadata.get(KEY, b"{}"))
             is_ranking = about.get("schema") == VERSION
-            intact = is_ranking and _seal_of(Path(path), about["seal"])[1] == about.pop("seal")
+            is_intact = is_ranking and _has_checksum(Path(path), about.pop("seal"))
         # A damaged file may raise almost anything.
         except Exception as error:
-            what = f"not a readable Parquet file ({error}); {instead}"
-            raise StoreError(what, code="damaged-ranking", where=path) from error
+            message = f"not a readable Parquet file ({error}); {instead}"
+            raise StoreError(message, code="damaged-ranking", where=path) from error
         if not is_ranking:
-            what = f"not a ranking of `deltacell predict`; {instead}"
-            raise InputError(what, code="not-a-ranking", where=path)
-        if not intact:
-            what = f"the ranking is damaged: its checksum does not match; {instead}"
-            raise StoreError(what, code="damaged-ranking", where=path)
+            message = f"not a ranking of `deltacell predict`; {instead}"
+            raise InputError(message, code="not-a-ranking", where=path)
+        if not is_intact:
+            message = f"the ranking is damaged: its checksum does not match; {instead}"
+            raise StoreError(message, code="damaged-ranking", where=path)
         return cls(Path(path), about)
 
     def to_json(self, most: int = SHOWN) -> dict[str, Any]:
         """Return a JSON-serialisable dict, with the first ``most`` rows of each end."""
-        counts, rows, first = self.about["counts"], [], 0
+        counts = self.about["counts"]
+        rows = []
+        first = 0
         for end in ("listed", LOWEST, HIGHEST):
             rows += read_rows(self.path, first, min(most, counts[end])).to_dicts()
             first += counts[end]
@@ -93,12 +95,12 @@ class Ranking:
 
 def write_ranking(path: Path, tables: Iterable[pa.Table], about: Mapping[str, Any]) -> None:
     """Write a ranking atomically; each table becomes a row group."""
-    said = json.dumps({"schema": VERSION, **about, "seal": NO_SEAL}, sort_keys=True)
+    metadata = json.dumps({"schema": VERSION, **about, "seal": NO_SEAL}, sort_keys=True)
     with written(path, "the ranking") as temporary:
         with pq.ParquetWriter(temporary, SCHEMA, write_page_checksum=True) as writer:
             for rows in tables:
                 writer.write_table(rows)
-            writer.add_key_value_metadata({KEY.decode(): said})
+            writer.add_key_value_metadata({KEY.decode(): metadata})
         place, seal = _seal_of(temporary, NO_SEAL)
         with temporary.open("r+b") as file:
             file.seek(place)
@@ -121,6 +123,12 @@ def _seal_of(path: Path, seal: str) -> tuple[int, str]:
         digest = hashlib.sha256(content[:place])
         digest.update(content[place + len(seal) :])
         return place, digest.hexdigest()
+
+
+def _has_checksum(path: Path, seal: str) -> bool:
+    """Return whether the checksum of a file is the seal in it."""
+    _, checksum = _seal_of(path, seal)
+    return checksum == seal
 
 
 def read_rows(path: Path, first: int = 0, n: int | None = None) -> pl.DataFrame:

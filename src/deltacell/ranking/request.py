@@ -14,7 +14,10 @@ from deltacell.ranking.filter import STATUSES, UNTESTED
 from deltacell.ranking.given_sets import words_of_line
 from deltacell.ranking.ranking_file import HIGHEST, LOWEST
 
-PAIRS, TRIPLES, WITH, FILE = "pairs", "triples", "with", "file"
+PAIRS = "pairs"
+TRIPLES = "triples"
+WITH = "with"
+FILE = "file"
 TOP = 1_000  # sets kept at each end by default
 DISTANCE = 200_000  # base pairs; a cross seldom combines deletions that are closer
 
@@ -41,9 +44,10 @@ class Request:
         is_file = self.sets == FILE
         has_limit = self.above is not None or self.below is not None
         status = self.status or (STATUSES if is_file else (UNTESTED,))
+        needs_top = self.top is None and not has_limit and not is_file
         defaults = {
             "size": self._expected_size(),
-            "top": TOP if self.top is None and not has_limit and not is_file else self.top,
+            "top": TOP if needs_top else self.top,
             "linked": self.linked or is_file,
             "status": tuple(name for name in STATUSES if name in status),
         }
@@ -96,6 +100,7 @@ class Request:
         status: str | None = None,
         **options: Any,
     ) -> Request:
+        """Return the request of a command line; ``options`` are further fields by their names."""
         words = words_of_line(sets)
         if words[:1] == [WITH]:
             options |= {"sets": WITH, "given": tuple(words[1:])}
@@ -105,11 +110,12 @@ class Request:
             options |= {"sets": FILE, "file": Path(sets)}
         else:
             meant = did_you_mean(sets, (PAIRS, TRIPLES, WITH))
-            what = f"--sets is '{sets}'{meant}; expected pairs, triples, with GENE..., or a file"
-            raise InputError(what, code="unknown-sets")
+            message = f"--sets is '{sets}'{meant}; expected pairs, triples, with GENE..., or a file"
+            raise InputError(message, code="unknown-sets")
         if status is not None:
-            given = tuple(word.strip() for word in status.split(",") if word.strip())
-            options["status"] = STATUSES if "any" in given else given
+            statuses = [word.strip() for word in status.split(",")]
+            named = tuple(word for word in statuses if word)
+            options["status"] = STATUSES if "any" in named else named
         return cls(genes=genes if genes in ("screen", "all") else Path(genes), **options)
 
     @property
@@ -117,8 +123,8 @@ class Request:
         """The ends to keep; None is the list of all sets of a file."""
         if self.above is None and self.below is None:
             return (None,) if self.sets == FILE and self.top is None else (LOWEST, HIGHEST)
-        wanted = ((LOWEST, self.below), (HIGHEST, self.above))
-        return tuple(end for end, limit in wanted if limit is not None)
+        limits = {LOWEST: self.below, HIGHEST: self.above}
+        return tuple(end for end, limit in limits.items() if limit is not None)
 
     def limit(self, end: str | None) -> float | None:
         """Return the score that sets must reach at an end, rounded to single precision."""
@@ -126,5 +132,7 @@ class Request:
         return None if limit is None else float(np.float32(limit))
 
     def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(json.dumps(asdict(self), default=lambda p: p.name))
-        return found
+        """Return the options as JSON has them: tuples are lists, a path is its name."""
+        text = json.dumps(asdict(self), default=lambda path: path.name)
+        options: dict[str, Any] = json.loads(text)
+        return options

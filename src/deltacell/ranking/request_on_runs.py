@@ -18,6 +18,7 @@ from deltacell.ranking.gene_names import gene_indices, gene_texts
 from deltacell.ranking.gene_sets import GeneSets, Scored
 from deltacell.ranking.request import Request
 from deltacell.ranking.source import source_of
+from deltacell.screen import Screen
 from deltacell.storage import sha256_of_file
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.predictor import LoadedRun, are_alike, labels_of
@@ -52,27 +53,26 @@ class RequestOnRuns:
     trained_sizes: set[int]  # sizes of sets that all runs were trained on
     rescaled: bool = False  # whether different predictors were brought to one scale
 
-    def select(self, found: Scored) -> Scored:
+    def select(self, scored: Scored) -> Scored:
         """Return the sets, of one size with ascending genes, that linkage and status allow."""
         if not self.request.linked:
-            found = found.take(self.linkage.of(found.sets) != LINKED)
+            scored = scored.take(self.linkage.of(scored.sets) != LINKED)
         if self.request.status != STATUSES:
-            codes = [STATUSES.index(one) for one in self.request.status or ()]
-            found = found.take(np.isin(self.statuses.of(found.sets), codes))
-        return found
+            wanted = [STATUSES.index(status) for status in self.request.status or ()]
+            scored = scored.take(np.isin(self.statuses.of(scored.sets), wanted))
+        return scored
 
 
 def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best") -> RequestOnRuns:
     """Return a request for runs of the same genes with these ``weights``."""
     cell = runs[0].data.cell
     # The identity of a request does not depend on which of its names a gene is given by.
-    texts, given = gene_texts(cell.genes), np.sort(gene_indices(cell.genes, request.given))
+    texts = gene_texts(cell.genes)
+    given = np.sort(gene_indices(cell.genes, request.given))
     request = replace(request, given=tuple(texts[gene] for gene in given))
-    whole = [run.data.screen if run.data.whole is None else run.data.whole for run in runs]
-    distinct = {screen.checksum: screen for screen in whole}.values()
-    screens = [screen.on(cell, on_unknown="drop") for screen in distinct]
-    phenotypes = {name for run in runs for name in phenotypes_of(run.data.screen)}
-    facts = [_facts(run, label, weights) for run, label in zip(runs, labels_of(runs), strict=True)]
+    screens = _whole_screens(runs, cell)
+    labels = labels_of(runs)
+    facts = [_facts(run, label, weights) for run, label in zip(runs, labels, strict=True)]
     sets, genes, checksum = source_of(runs, request, given)
     identity = {
         **request.to_json(),
@@ -83,19 +83,41 @@ def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best
         "screens": [screen.checksum for screen in screens],
         "version": version("deltacell"),
     }
+    is_trained = trained_genes(runs)
     return RequestOnRuns(
-        *(request, cell, genes, sets, Linkage(cell.genes, request.distance)),
-        *(Statuses(screens, phenotypes), facts, identity),
-        untrained=int((~trained_genes(runs)[genes]).sum()),
+        request=request,
+        cell=cell,
+        genes=genes,
+        sets=sets,
+        linkage=Linkage(cell.genes, request.distance),
+        statuses=Statuses(screens, _phenotypes_of_runs(runs)),
+        runs=facts,
+        identity=identity,
+        untrained=int((~is_trained[genes]).sum()),
         trained_sizes=trained_sizes(runs),
         rescaled=not are_alike(runs),
     )
 
 
+def _whole_screens(runs: Sequence[LoadedRun], cell: Cell) -> list[Screen]:
+    """Return the distinct screens of runs, with the rows that a run did not learn from."""
+    by_checksum: dict[str, Screen] = {}
+    for run in runs:
+        screen = run.data.screen if run.data.whole is None else run.data.whole
+        by_checksum[screen.checksum] = screen
+    return [screen.on(cell, on_unknown="drop") for screen in by_checksum.values()]
+
+
+def _phenotypes_of_runs(runs: Sequence[LoadedRun]) -> set[str]:
+    phenotypes: set[str] = set()
+    for run in runs:
+        phenotypes |= phenotypes_of(run.data.screen)
+    return phenotypes
+
+
 def _facts(run: LoadedRun, label: str, weights: str) -> RunFacts:
     checkpoints = Checkpoints(run.record.path / CHECKPOINTS)
-    named = {"best": checkpoints.best or checkpoints.last, "last": checkpoints.last}
-    chosen = named.get(weights) or next(c for c in checkpoints.kept if c.file == weights)
+    chosen = _checkpoint_of(checkpoints, weights)
     return RunFacts(
         name=label,
         seed=run.record.seed,
@@ -107,6 +129,13 @@ def _facts(run: LoadedRun, label: str, weights: str) -> RunFacts:
     )
 
 
+def _checkpoint_of(checkpoints: Checkpoints, weights: str) -> Reached:
+    """Return the best or the last checkpoint, or the one with this file."""
+    by_word = {"best": checkpoints.best or checkpoints.last, "last": checkpoints.last}
+    named = by_word.get(weights)
+    return named or next(kept for kept in checkpoints.kept if kept.file == weights)
+
+
 def _validation_pearson(run: LoadedRun, checkpoint: Reached) -> float | None:
     """Return the correlation on the validation part, of a refitted run that of its first fit."""
     refitted = run.record.refitted
@@ -114,8 +143,12 @@ def _validation_pearson(run: LoadedRun, checkpoint: Reached) -> float | None:
 
 
 def trained_sizes(runs: Sequence[LoadedRun]) -> set[int]:
-    each = [np.diff(run.data.screen.offsets)[run.data.split.train].tolist() for run in runs]
-    return set.intersection(*map(set, each))
+    """Return the sizes of sets that are in the training part of every run."""
+    sizes_of_runs = []
+    for run in runs:
+        sizes = np.diff(run.data.screen.offsets)
+        sizes_of_runs.append(set(sizes[run.data.split.train].tolist()))
+    return set.intersection(*sizes_of_runs)
 
 
 def trained_genes(runs: Sequence[LoadedRun]) -> Bools:
@@ -123,6 +156,7 @@ def trained_genes(runs: Sequence[LoadedRun]) -> Bools:
     seen: Bools = np.ones(runs[0].data.cell.n_genes, dtype=bool)
     for run in runs:
         genotypes = run.data.screen.genotypes
-        mine = np.isin(genotypes.owner.numpy(), run.data.split.train)
-        seen &= np.isin(np.arange(len(seen)), genotypes.genes.numpy()[mine])
+        is_of_training = np.isin(genotypes.owner.numpy(), run.data.split.train)
+        genes_of_training = genotypes.genes.numpy()[is_of_training]
+        seen &= np.isin(np.arange(len(seen)), genes_of_training)
     return seen

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,8 +29,11 @@ ROWS_PER_GROUP = 50_000  # of the Parquet file
 SAVED_EVERY = 10.0  # seconds between saves
 WORTH_TELLING = 5.0  # seconds
 # Before the first block, at most 1 / SHARE of the sets are drawn, and of the blocks are tried.
-DRAWN, SHARE_DRAWN = 10_000, 20
-TRIED, SHARE_TRIED, TRIAL_S = 64, 20, 2.0
+DRAWN = 10_000
+SHARE_DRAWN = 20
+TRIED = 64
+SHARE_TRIED = 20
+TRIAL_S = 2.0
 
 
 def rank_sets(
@@ -52,82 +54,130 @@ def rank_sets(
     block, and ``tell`` with the expected duration.
     """
     work = Work(out, subject.identity, ranks, overwrite=overwrite)
-    found = None if overwrite else _finished(subject, out)
-    if found is None:
+    ranking = None if overwrite else _finished(subject, out)
+    if ranking is None:
         with work.locked():
             # The first process may have written it in the meantime.
-            found = None if overwrite else _finished(subject, out)
-            if found is None and _score_all(subject, scorer, work, stop, progress, tell):
-                while work.rank == 0 and work.unfinished() and not stop():
-                    progress("waiting for the other processes", 0, 0)
-                    time.sleep(0.2)
-                if work.rank == 0 and not work.unfinished():
-                    progress("writing", 0, 0)
-                    found = _write(subject, work, out)
-    if found is not None:
+            ranking = None if overwrite else _finished(subject, out)
+            if ranking is None:
+                scoring = _Scoring(subject, scorer, work, stop, progress, tell)
+                ranking = _scored_and_written(scoring, out)
+    if ranking is not None:
         shutil.rmtree(work.folder, ignore_errors=True)
-    return found if work.rank == 0 else None
+    return ranking if work.rank == 0 else None
 
 
 def _finished(subject: RequestOnRuns, out: Path) -> Ranking | None:
+    """Return the ranking if the file exists; raise if it is that of another request."""
     if not out.exists():
         return None
-    found = Ranking.read(out)
-    if changed := differences(found.about["identity"], subject.identity):
+    ranking = Ranking.read(out)
+    changed = differences(ranking.about["identity"], subject.identity)
+    if changed:
         raise other_request(changed, out)
-    return found
+    return ranking
 
 
-def _score_all(
-    subject: RequestOnRuns,
-    scorer: MeanOfRuns,
-    work: Work,
-    stop: Callable[[], bool],
-    progress: Progress,
-    tell: Callable[[str], None],
-) -> bool:
-    """Score the remaining blocks of this process; return False if stopped."""
-    sets, rank, world, kept = subject.sets, work.rank, work.world, kept_of(subject)
-    width, numbers = max(sets.sizes), range(sets.n_pieces)[rank::world]
-    done, total, mine = work.load(kept), len(numbers), sets.n_sets // world
+def _scored_and_written(scoring: _Scoring, out: Path) -> Ranking | None:
+    """Score the blocks of this process; the first process waits for the others and writes."""
+    work = scoring.work
+    if not scoring.run() or work.rank != 0:
+        return None
+    while work.unfinished() and not scoring.stop():
+        scoring.progress("waiting for the other processes", 0, 0)
+        time.sleep(0.2)
+    if work.unfinished():
+        return None
+    scoring.progress("writing", 0, 0)
+    return _write(scoring.subject, work, out)
 
-    def scored(piece: Piece) -> Scored:
-        found = scorer.candidates(piece, kept.above, kept.below)
-        if not np.isfinite(found.score).all():
-            what = "a score is not finite: the training of a run diverged; try --weights last"
-            raise InputError(what, code="score-not-finite")
-        return subject.select(found).padded(width)
 
-    def tried(piece: Piece) -> None:
-        # These sets come again in their block; without --top they would be kept twice.
-        found = scored(piece)
-        if kept.top is not None:
-            kept.offer(found)
+class _Scoring:
+    """The blocks of gene sets that one process scores, and the sets that it keeps."""
 
-    if done == total and rank not in work.unfinished():
+    def __init__(
+        self,
+        subject: RequestOnRuns,
+        scorer: MeanOfRuns,
+        work: Work,
+        stop: Callable[[], bool],
+        progress: Progress,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.subject = subject
+        self.work = work
+        self.stop = stop
+        self.progress = progress
+        self._scorer = scorer
+        self._tell = tell
+        self._sets = subject.sets
+        self._kept = kept_of(subject)
+        self._numbers = range(self._sets.n_pieces)[work.rank :: work.world]
+
+    def run(self) -> bool:
+        """Score the remaining blocks; return False if stopped."""
+        n_done = self.work.load(self._kept)
+        if n_done == len(self._numbers) and self.work.rank not in self.work.unfinished():
+            return True
+        if n_done == 0:
+            self._find_first_bounds()
+        self._announce(n_done)
+        return self._score_from(n_done)
+
+    def _find_first_bounds(self) -> None:
+        """Score some random sets, since blocks are scored faster with bounds that are near."""
+        sets = self._sets
+        if len(self._numbers) and self._scorer.prunes and isinstance(sets, Combinations):
+            n_drawn = min(DRAWN, sets.n_sets // SHARE_DRAWN)
+            self._try(sets.draw(n_drawn, seed=0))
+
+    def _announce(self, n_done: int) -> None:
+        """Tell what is scored, and how long it takes if that is long."""
+        rank = self.work.rank
+        world = self.work.world
+        text = to_score_text(self.subject)
+        if world > 1:
+            text += f"; this is process {rank + 1} of {world}"
+        if n_done:
+            text += f"; resuming, {n_done / len(self._numbers):.1%} was done before"
+        remaining = self._numbers[n_done:]
+        seconds = 0.0 if self.stop() else trial_seconds(self._sets, remaining, self._try)
+        if seconds > WORTH_TELLING:
+            duration = duration_text(seconds)
+            text += f": about {duration}. Ctrl-C stops it; rerun the command to resume"
+        self._tell(f"{text}.")
+
+    def _score_from(self, n_done: int) -> bool:
+        """Score the blocks from this one on, saving now and then; return False if stopped."""
+        world = self.work.world
+        n_sets = self._sets.n_sets // world
+        saved = time.monotonic()
+        for piece in self._sets.pieces(self.work.rank + n_done * world, world):
+            self.progress("ranking", n_done * n_sets // len(self._numbers), n_sets)
+            if self.stop():
+                self.work.save(n_done, self._kept)
+                return False
+            self._kept.offer(self._scored(piece))
+            n_done += 1
+            if time.monotonic() - saved > SAVED_EVERY:
+                self.work.save(n_done, self._kept)
+                saved = time.monotonic()
+        self.work.save(n_done, self._kept, finished=True)
         return True
-    if total and not done and scorer.prunes and isinstance(sets, Combinations):
-        tried(sets.draw(min(DRAWN, sets.n_sets // SHARE_DRAWN), seed=0))
-    said = to_score_text(subject)
-    said += f"; this is process {rank + 1} of {world}" if world > 1 else ""
-    said += f"; resuming, {done / total:.1%} was done before" if done else ""
-    seconds = 0.0 if stop() else trial_seconds(sets, numbers[done:], tried)
-    if seconds > WORTH_TELLING:
-        said += f": about {duration_text(seconds)}. Ctrl-C stops it; rerun the command to resume"
-    tell(f"{said}.")
-    saved = time.monotonic()
-    for piece in sets.pieces(rank + done * world, world):
-        progress("ranking", done * mine // total, mine)
-        if stop():
-            work.save(done, kept)
-            return False
-        kept.offer(scored(piece))
-        done += 1
-        if time.monotonic() - saved > SAVED_EVERY:
-            work.save(done, kept)
-            saved = time.monotonic()
-    work.save(done, kept, finished=True)
-    return True
+
+    def _scored(self, piece: Piece) -> Scored:
+        """Return the sets of a block that the request allows and that may be kept."""
+        scored = self._scorer.candidates(piece, self._kept.above, self._kept.below)
+        if not np.isfinite(scored.score).all():
+            message = "a score is not finite: the training of a run diverged; try --weights last"
+            raise InputError(message, code="score-not-finite")
+        return self.subject.select(scored).padded(max(self._sets.sizes))
+
+    def _try(self, piece: Piece) -> None:
+        """Score sets that come again in their block; without --top they would be kept twice."""
+        scored = self._scored(piece)
+        if self._kept.top is not None:
+            self._kept.offer(scored)
 
 
 def trial_seconds(sets: GeneSets, numbers: range, score: Callable[[Piece], None]) -> float:
@@ -135,15 +185,20 @@ def trial_seconds(sets: GeneSets, numbers: range, score: Callable[[Piece], None]
 
     Bounds improve with every piece, so only the second half of the trial counts.
     """
+    n_trials = min(TRIED, len(numbers) // SHARE_TRIED)
+    if n_trials == 0:
+        return 0.0
     times: list[float] = []
-    n = min(TRIED, len(numbers) // SHARE_TRIED)
-    for place in np.random.default_rng(0).integers(len(numbers), size=n).tolist() if n else ():
+    random = np.random.default_rng(0)
+    for place in random.integers(len(numbers), size=n_trials).tolist():
         if sum(times) > TRIAL_S:
             break
+        piece = next(sets.pieces(numbers[place], 1))
         began = time.perf_counter()
-        score(next(sets.pieces(numbers[place], 1)))
+        score(piece)
         times.append(time.perf_counter() - began)
-    return float(np.mean(times[len(times) // 2 :])) * len(numbers) if times else 0.0
+    second_half = times[len(times) // 2 :]
+    return float(np.mean(second_half)) * len(numbers)
 
 
 def kept_of(subject: RequestOnRuns) -> Kept:
@@ -153,19 +208,44 @@ def kept_of(subject: RequestOnRuns) -> Kept:
     return Kept(max(subject.sets.sizes), limits, request.top)
 
 
+@dataclass(frozen=True, eq=False)
+class _RankedRows:
+    """The rows of a ranking, one end after the other, the first of each end first."""
+
+    ends: list[str | None]
+    ranks: Ints  # from 1 on within each end
+    scored: Scored
+
+    @classmethod
+    def of(cls, scored_by_end: Mapping[str | None, Scored]) -> _RankedRows:
+        ends: list[str | None] = []
+        ranks = []
+        for end, scored in scored_by_end.items():
+            n_rows = len(scored.score)
+            ends += [end] * n_rows
+            ranks.append(np.arange(1, n_rows + 1))
+        return cls(ends, np.concatenate(ranks), Scored.join(list(scored_by_end.values())))
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of rows of each end, and in all."""
+        n_rows = {"rows": len(self)}
+        return n_rows | {end or "listed": self.ends.count(end) for end in (LOWEST, HIGHEST, None)}
+
+    def groups(self) -> Iterator[_RankedRows]:
+        """Yield the rows of each row group of the file."""
+        for start in range(0, len(self), ROWS_PER_GROUP):
+            rows = slice(start, start + ROWS_PER_GROUP)
+            yield _RankedRows(self.ends[rows], self.ranks[rows], self.scored.take(rows))
+
+
 def _write(subject: RequestOnRuns, work: Work, out: Path) -> Ranking:
-    kept = kept_of(subject)
-    for rank in range(work.world):
-        work.load(kept, rank)
-    found = [kept.rows(end) for end in kept.bounds]
-    if len(found) == 2 and subject.request.top is not None:
-        found = at_one_end_only(*found)
-    evidence, every = Evidence(subject.cell), Scored.join(found)
-    ends = [end for end, rows in zip(kept.bounds, found, strict=True) for _ in rows.score]
-    ranks = np.concatenate([np.arange(1, len(rows.score) + 1) for rows in found])
-    counts = {"genes": len(subject.genes), "sets": subject.sets.n_sets, "rows": len(ends)}
-    counts |= {name or "listed": ends.count(name) for name in (LOWEST, HIGHEST, None)}
-    about: dict[str, Any] = {
+    """Write the sets that all processes keep, and read the file."""
+    rows = _RankedRows.of(_kept_by_all(subject, work))
+    counts = {"genes": len(subject.genes), "sets": subject.sets.n_sets, **rows.counts()}
+    about = {
         "title": title(subject),
         "sentences": sentences(subject, counts),
         "counts": counts,
@@ -174,36 +254,61 @@ def _write(subject: RequestOnRuns, work: Work, out: Path) -> Ranking:
         "runs": [asdict(run) for run in subject.runs],
         "relations": list(subject.cell.relations),
     }
-    cuts = [slice(at, at + ROWS_PER_GROUP) for at in range(0, len(ends), ROWS_PER_GROUP)]
-    tables = (_table(subject, evidence, ends[cut], ranks[cut], every.take(cut)) for cut in cuts)
-    write_ranking(out, tables, about)
+    evidence = Evidence(subject.cell)
+    write_ranking(out, (_table(subject, evidence, group) for group in rows.groups()), about)
     return Ranking.read(out)
 
 
-def _table(
-    subject: RequestOnRuns,
-    evidence: Evidence,
-    ends: list[str | None],
-    ranks: Ints,
-    found: Scored,
-) -> pa.Table:
-    genes, sizes = subject.cell.genes, (found.sets >= 0).sum(axis=1)
-    systematic, names = np.array(genes.systematic), np.array(gene_texts(genes))
-    order, tables = np.argsort(sizes, kind="stable"), [SCHEMA.empty_table()]
-    for rows in np.split(order, np.flatnonzero(np.diff(sizes[order])) + 1) if len(order) else ():
-        sets = found.sets[rows, -sizes[rows[0]] :]
-        linked, measured = subject.linkage.of(sets), subject.statuses.measured(sets)
+def _kept_by_all(subject: RequestOnRuns, work: Work) -> dict[str | None, Scored]:
+    """Return the sets of each end that the processes keep together."""
+    kept = kept_of(subject)
+    for rank in range(work.world):
+        work.load(kept, rank)
+    scored_by_end = [kept.rows(end) for end in kept.bounds]
+    if len(scored_by_end) == 2 and subject.request.top is not None:
+        scored_by_end = at_one_end_only(*scored_by_end)
+    return dict(zip(kept.bounds, scored_by_end, strict=True))
+
+
+def _table(subject: RequestOnRuns, evidence: Evidence, ranked: _RankedRows) -> pa.Table:
+    """Return rows of the file; sets of one size are looked up together."""
+    sizes = (ranked.scored.sets >= 0).sum(axis=1)
+    by_size = np.argsort(sizes, kind="stable")
+    tables = [SCHEMA.empty_table()]
+    for rows in _runs_of_equal(sizes, by_size):
+        sets = ranked.scored.sets[rows, -sizes[rows[0]] :]
         columns = {
-            "end": [ends[row] for row in rows],
-            "rank": ranks[rows],
-            "genes": systematic[sets].tolist(),
-            "names": names[sets].tolist(),
-            "score": found.score[rows],
-            "spread": pa.array(found.spread[rows], from_pandas=True),
-            "status": np.array(STATUSES)[subject.statuses.of(sets)],
-            "measured": pa.array(measured, from_pandas=True),
-            "linked": pa.array(linked == LINKED, mask=linked == UNKNOWN),
+            "end": [ranked.ends[row] for row in rows],
+            "rank": ranked.ranks[rows],
+            "score": ranked.scored.score[rows],
+            "spread": pa.array(ranked.scored.spread[rows], from_pandas=True),
+            **_columns_of_sets(subject, sets),
             **evidence.columns(sets),
         }
         tables.append(pa.Table.from_pydict(columns, SCHEMA))
-    return pa.concat_tables(tables).take(np.argsort(order))
+    return pa.concat_tables(tables).take(np.argsort(by_size))
+
+
+def _runs_of_equal(values: Ints, order: Ints) -> Sequence[Ints]:
+    """Return the rows of each value; ``order`` sorts the values. There are none without rows."""
+    if not len(order):
+        return []
+    starts = np.flatnonzero(np.diff(values[order])) + 1
+    return np.split(order, starts)
+
+
+def _columns_of_sets(subject: RequestOnRuns, sets: Ints) -> dict[str, object]:
+    """Return the names, the status and the linkage of sets of one size, [m, size]."""
+    genes = subject.cell.genes
+    systematic = np.array(genes.systematic)
+    names = np.array(gene_texts(genes))
+    statuses = np.array(STATUSES)
+    linked = subject.linkage.of(sets)
+    measured = subject.statuses.measured(sets)
+    return {
+        "genes": systematic[sets].tolist(),
+        "names": names[sets].tolist(),
+        "status": statuses[subject.statuses.of(sets)],
+        "measured": pa.array(measured, from_pandas=True),
+        "linked": pa.array(linked == LINKED, mask=linked == UNKNOWN),
+    }

@@ -34,29 +34,35 @@ def read_sets(path: Path, genes: Genes) -> list[Ints]:
     """
     if not path.is_file():
         raise InputError("no such file", code="no-such-file", where=path)
-    text = open_text(path)[0].decode("utf-8-sig", "replace")
+    content = open_text(path)[0]
+    text = content.decode("utf-8-sig", "replace")
     if "\0" in text or "\ufffd" in text:
         raise InputError("not a text file in UTF-8", code="not-text", where=path)
     visible = without_invisible(text)
 
     is_first = True
     by_size: dict[int, list[Ints]] = {}
-    for line, whole in enumerate(visible.splitlines(), 1):
-        words = words_of_line(whole, genes.is_known)
-        is_header = (
-            is_first and all(map(_HEADER.fullmatch, words)) and not any(map(genes.is_known, words))
-        )
+    for number, line in enumerate(visible.splitlines(), 1):
+        words = words_of_line(line, genes.is_known)
+        is_header = is_first and _is_header(words, genes)
         if words and not is_header:
-            indices = gene_indices(genes, words, path, line)
+            indices = gene_indices(genes, words, path, number)
             by_size.setdefault(len(indices), []).append(np.sort(indices))
         is_first = is_first and not words
     if not by_size:
-        what = "the file has no gene sets; write one per line, such as HO STE2"
-        raise InputError(what, code="no-sets", where=path)
+        message = "the file has no gene sets; write one per line, such as HO STE2"
+        raise InputError(message, code="no-sets", where=path)
     return [np.unique(np.stack(by_size[size]), axis=0) for size in sorted(by_size)]
 
 
+def _is_header(words: Sequence[str], genes: Genes) -> bool:
+    if any(map(genes.is_known, words)):
+        return False
+    return all(map(_HEADER.fullmatch, words))
+
+
 def genes_of(by_size: Sequence[Ints]) -> Ints:
+    """Return the genes that occur in sets, ascending."""
     return np.unique(np.concatenate([sets.reshape(-1) for sets in by_size]))
 
 
@@ -71,22 +77,35 @@ def source_of(
     per_block = min(model.sets_per_block for model in models)
     if request.file is not None:
         by_size = read_sets(request.file, names)
-        text = b"".join(f"{sets.shape}".encode() + sets.tobytes() for sets in by_size)
         listed = Listed(by_size, sets_per_piece=per_block)
-        return listed, genes_of(by_size), hashlib.sha256(text).hexdigest()
-    if isinstance(request.genes, Path):
-        genes = genes_of(read_sets(request.genes, names))
-    elif request.genes == "screen":
-        genes = np.unique(np.concatenate([r.data.screen.genotypes.genes.numpy() for r in runs]))
-    else:
-        genes = np.arange(len(names), dtype=np.int64)
+        return listed, genes_of(by_size), _checksum(by_size)
+    genes = _genes_to_combine(runs, request)
     size = cast(int, request.size)
-    made: GeneSets = Combinations(genes, size, given.tolist(), sets_per_piece=per_block)
-    by_first_gene = any(m.shares_first_gene and m.sets_per_block == per_block for m in models)
+    sets: GeneSets = Combinations(genes, size, given.tolist(), sets_per_piece=per_block)
+    slowest = [model for model in models if model.sets_per_block == per_block]
+    by_first_gene = any(model.shares_first_gene for model in slowest)
     if request.sets == PAIRS and by_first_gene:
         order = GeneOrder(names).gene
-        made = AllPairs(order[np.isin(order, genes)], sets_per_piece=per_block)
-    if not made.n_sets or made.n_pieces > sys.maxsize:
-        what = f"{len(genes):,} genes make {made.n_sets:.3g} sets of {size}; choose other --genes"
-        raise InputError(what, code="too-many-sets" if made.n_sets else "too-few-genes")
-    return made, np.union1d(genes, given), None
+        sets = AllPairs(order[np.isin(order, genes)], sets_per_piece=per_block)
+    if not sets.n_sets or sets.n_pieces > sys.maxsize:
+        message = f"{len(genes):,} genes make {sets.n_sets:.3g} sets of {size}; "
+        code = "too-many-sets" if sets.n_sets else "too-few-genes"
+        raise InputError(f"{message}choose other --genes", code=code)
+    return sets, np.union1d(genes, given), None
+
+
+def _genes_to_combine(runs: Sequence[LoadedRun], request: Request) -> Ints:
+    """Return the genes of a file, those of the runs' screens, or all of the cell."""
+    names = runs[0].data.cell.genes
+    if isinstance(request.genes, Path):
+        return genes_of(read_sets(request.genes, names))
+    if request.genes == "screen":
+        screens = [run.data.screen for run in runs]
+        return np.unique(np.concatenate([screen.genotypes.genes.numpy() for screen in screens]))
+    return np.arange(len(names), dtype=np.int64)
+
+
+def _checksum(by_size: Sequence[Ints]) -> str:
+    """Return the SHA-256 of sets with their shapes."""
+    content = b"".join(f"{sets.shape}".encode() + sets.tobytes() for sets in by_size)
+    return hashlib.sha256(content).hexdigest()

@@ -7,10 +7,11 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
+from deltacell.base.arrays import AnyArray
 from deltacell.base.errors import InputError, StoreError
 from deltacell.base.files import link_error, locked, written
 from deltacell.ranking.gene_sets import Scored
@@ -23,18 +24,29 @@ Ranks = tuple[int, int]
 
 def ranks_of_environment() -> Ranks:
     """Return RANK and WORLD_SIZE, which torchrun sets."""
-    rank, world = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+    rank = os.environ.get("RANK")
+    world = os.environ.get("WORLD_SIZE")
     if rank is None and world is None:
         return 0, 1
     if rank is None or world is None:
-        what = "only one of RANK and WORLD_SIZE is set; set both, as torchrun does, or neither"
-        raise InputError(what, code="invalid-rank")
+        message = "only one of RANK and WORLD_SIZE is set; set both, as torchrun does, or neither"
+        raise InputError(message, code="invalid-rank")
     are_numbers = rank.isdecimal() and world.isdecimal()
     if not are_numbers or int(rank) >= int(world):
-        what = f"RANK is '{rank}' and WORLD_SIZE is '{world}'; expected numbers, with 0 <= RANK < "
-        what += "WORLD_SIZE"
-        raise InputError(what, code="invalid-rank", fix="Unset both to use one process.")
+        message = (
+            f"RANK is '{rank}' and WORLD_SIZE is '{world}'; expected numbers, with 0 <= RANK < "
+            "WORLD_SIZE"
+        )
+        raise InputError(message, code="invalid-rank", fix="Unset both to use one process.")
     return int(rank), int(world)
+
+
+class RankProgress(TypedDict):
+    """How far one process of a ranking has come."""
+
+    request: Mapping[str, object]
+    done: int  # pieces
+    finished: bool
 
 
 class Work:
@@ -47,12 +59,13 @@ class Work:
     def __init__(
         self,
         out: Path,
-        request: Mapping[str, Any],
+        request: Mapping[str, object],
         ranks: Ranks,
         *,
         overwrite: bool = False,
     ) -> None:
-        (self.rank, self.world), self._overwrite = ranks, overwrite
+        self.rank, self.world = ranks
+        self._overwrite = overwrite
         self._request = {**request, "processes": self.world}
         self.folder = out.with_name(f"{out.name}.partial")
 
@@ -64,8 +77,8 @@ class Work:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            what = f"the folder cannot be created: {error.strerror or error}"
-            raise StoreError(what, code="cannot-write", where=self.folder) from error
+            message = f"the folder cannot be created: {error.strerror or error}"
+            raise StoreError(message, code="cannot-write", where=self.folder) from error
         with locked(self._file(".lock"), whose="ranking"):
             self._check()
             yield
@@ -77,7 +90,8 @@ class Work:
         """
         for state in sorted(self.folder.glob(f"*{STATE}")):
             try:
-                changed = differences(read_scored(state)[1]["request"], self._request)
+                _, progress = read_scored(state)
+                changed = differences(progress["request"], self._request)
             except StoreError:
                 if not self._overwrite:
                     raise
@@ -92,52 +106,72 @@ class Work:
         return self.folder / f"rank-{number}-of-{self.world}{suffix}"
 
     def load(self, kept: Kept, rank: int | None = None) -> int:
+        """Offer the saved sets of a rank, of this one by default; return its finished pieces."""
         state = self._file(STATE, rank)
         if not state.exists():
             return 0
-        found, about = read_scored(state)
-        kept.offer(found)
-        return int(about["done"])
+        scored, progress = read_scored(state)
+        kept.offer(scored)
+        return progress["done"]
 
     def save(self, done: int, kept: Kept, *, finished: bool = False) -> None:
-        about = {"request": self._request, "done": done, "finished": finished}
-        write_scored(self._file(STATE), kept.held(), about)
+        """Save the sets of this rank and how many of its pieces are done."""
+        progress: RankProgress = {"request": self._request, "done": done, "finished": finished}
+        write_scored(self._file(STATE), kept.held(), progress)
 
     def unfinished(self) -> list[int]:
         """Return the ranks that have not finished this request."""
-        states = {rank: self._file(STATE, rank) for rank in range(self.world)}
-        about = {rank: read_scored(state)[1] for rank, state in states.items() if state.exists()}
-        done = {"request": self._request, "finished": True}
-        return [rank for rank in states if not about.get(rank, {}).items() >= done.items()]
+        return [rank for rank in range(self.world) if not self._has_finished(rank)]
+
+    def _has_finished(self, rank: int) -> bool:
+        state = self._file(STATE, rank)
+        if not state.exists():
+            return False
+        _, progress = read_scored(state)
+        is_same_request = progress["request"] == self._request
+        return is_same_request and progress["finished"]
 
 
-def write_scored(path: Path, found: Scored, about: Any = None) -> None:
-    text = json.dumps(about, ensure_ascii=False, sort_keys=True).encode()
+def write_scored(path: Path, scored: Scored, progress: RankProgress) -> None:
+    """Write the sets that a rank keeps and how far it has come."""
+    text = json.dumps(progress, ensure_ascii=False, sort_keys=True)
+    about = np.frombuffer(text.encode(), np.uint8)
     with written(path, "the work so far") as temporary, temporary.open("wb") as file:
-        np.savez(file, about=np.frombuffer(text, np.uint8), **found._asdict())
+        np.savez(file, about=about, **scored._asdict())
 
 
-def read_scored(path: Path) -> tuple[Scored, Any]:
-    """Return the sets in a file and their metadata."""
+def read_scored(path: Path) -> tuple[Scored, RankProgress]:
+    """Return the sets in a file and how far the rank has come."""
     try:
-        with np.load(path, allow_pickle=False) as held:
-            about, *found = (held[name] for name in ("about", *Scored._fields))
-            # An entry with a wrong size is returned as unchecked bytes.
-            if not all(isinstance(one, np.ndarray) for one in (about, *found)):
-                raise ValueError("an array is missing")
-            return Scored(*found), json.loads(about.tobytes())
+        with np.load(path, allow_pickle=False) as saved:
+            arrays = {name: _checked_array(saved[name]) for name in ("about", *Scored._fields)}
+        progress: RankProgress = json.loads(arrays.pop("about").tobytes())
+        return Scored(**arrays), progress
     # A damaged file may raise almost anything.
     except Exception as error:
-        what = f"the saved work is damaged ({error}); remove its folder and rerun the command"
-        raise StoreError(what, code="damaged-work", where=path) from error
+        message = f"the saved work is damaged ({error}); remove its folder and rerun the command"
+        raise StoreError(message, code="damaged-work", where=path) from error
 
 
-def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    changed = [name for name in now if was.get(name) != now[name]]
-    return [f"{name} was {was.get(name)!s:.40} and is {now[name]!s:.40}" for name in changed]
+def _checked_array(entry: object) -> AnyArray:
+    """Return an entry of a saved file; NumPy returns one with a wrong size as unchecked bytes."""
+    if not isinstance(entry, np.ndarray):
+        raise TypeError("an array is missing")
+    return entry
+
+
+def differences(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
+    """Return a text for every entry that differs from an earlier request."""
+    texts = []
+    for name, value in after.items():
+        value_before = before.get(name)
+        if value_before != value:
+            texts.append(f"{name} was {value_before!s:.40} and is {value!s:.40}")
+    return texts
 
 
 def other_request(changed: list[str], where: Path) -> InputError:
-    what = f"this is the ranking of another request: {'; '.join(changed[:4])}"
+    """Return the error for saved work or a ranking of another request."""
+    message = f"this is the ranking of another request: {'; '.join(changed[:4])}"
     fix = "Choose another --out, rerun the earlier command, or use --overwrite."
-    return InputError(what, code="other-request", where=where, fix=fix)
+    return InputError(message, code="other-request", where=where, fix=fix)
