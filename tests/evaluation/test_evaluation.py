@@ -21,6 +21,7 @@ from deltacell.evaluation.metrics import Column
 from deltacell.models import Prediction
 from deltacell.report.evaluate import markdown_evaluation, print_evaluation
 from deltacell.screen import Genotypes, Screen, Split
+from deltacell.screen.hit_rule import HitRule
 
 FEW = Bootstrap(50)
 
@@ -149,14 +150,38 @@ def test_rows_beyond_a_threshold_are_a_group_where_two_parts_answer_with_their_s
     truth = torch.tensor(score.astype(float))
     hit = torch.rand(len(truth), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     given = {"two": Prediction(hit * truth, hit=hit, given_hit=truth)}
-    result = evaluate_predictions(cell, screen, split, given, bootstrap=FEW, beyond=0.1)
+    result = evaluate_predictions(
+        cell, screen, split, given, bootstrap=FEW, beyond=HitRule.symmetric(0.1)
+    )
     (far,) = groups(result, "beyond")
     assert far.rows == (np.abs(score) >= np.float32(0.1)).sum() > 0
     assert result.verdicts[-1].group == far.label
     assert result.test.scores["two"]["pearson"].value < 0.99
     assert far.scores["two"]["pearson"].value == pytest.approx(1)
-    nothing = evaluate_predictions(cell, screen, split, given, bootstrap=FEW, beyond=99)
+    nothing = evaluate_predictions(
+        cell, screen, split, given, bootstrap=FEW, beyond=HitRule.symmetric(99)
+    )
     assert not groups(nothing, "beyond")
+
+
+def test_sets_that_the_context_measured_and_new_ones_are_groups(cell, screen, split):
+    score = screen.column("score")[split.test].astype(float)
+    in_context = np.arange(len(score)) % 3 == 0
+    noise = np.where(in_context, 0, np.random.default_rng(0).normal(size=len(score)))
+    result = evaluate_predictions(
+        cell,
+        screen,
+        split,
+        {"m": score + noise},
+        bootstrap=FEW,
+        in_context=in_context,
+    )
+    measured, new = groups(result, "context")
+    assert (measured.rows, new.rows) == (in_context.sum(), (~in_context).sum())
+    assert measured.scores["m"]["pearson"].value == pytest.approx(1)
+    assert new.scores["m"]["pearson"].value < 0.9
+    without = evaluate_predictions(cell, screen, split, {"m": score}, bootstrap=FEW)
+    assert not groups(without, "context")
 
 
 def test_rows_without_a_score_tiny_parts_and_one_class(plain_cell, pairs):

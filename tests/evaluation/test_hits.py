@@ -13,6 +13,7 @@ from deltacell.evaluation.metrics import Column, Weights, precision_of_first
 from deltacell.models import Prediction
 from deltacell.report.evaluate import markdown_evaluation
 from deltacell.screen import Coverage, Genotypes, Grid, Screen, Split, StudyCoverage
+from deltacell.screen.hit_rule import HitRule
 
 FEW = Bootstrap(60)
 N, HALF = 160, 80
@@ -49,7 +50,7 @@ SIGN = {"sign": np.array([-1, -1, 1, 1, 0, -1], dtype=np.int8)}
 def test_labels_of_hits_follow_scores_statuses_and_thresholds(
     pairs, score, columns, threshold, among, label
 ):
-    found = positives(pairs(score, **columns), np.arange(6), threshold)
+    found = positives(pairs(score, **columns), np.arange(6), HitRule.symmetric(threshold))
     np.testing.assert_array_equal(found.label, label)
     facts = found.facts
     assert (facts.among, facts.positives) == (among, np.nansum(label))

@@ -9,7 +9,7 @@ from deltacell.evaluation import Bootstrap, baselines, evaluate_predictions
 from deltacell.models.baselines import baseline
 from deltacell.report.evaluate import markdown_evaluation
 from deltacell.screen import Split
-from deltacell.screen.grid import lists_only_hits
+from deltacell.screen.screen import lists_only_hits
 
 pytestmark = pytest.mark.real
 

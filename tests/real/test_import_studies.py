@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from deltacell.data.import_folder import import_folder
+from deltacell.evaluation.hits import positives
+from deltacell.screen.hit_rule import HitOrigin
 from deltacell.screen.outliers import beyond_any_scale, deviations_from_median
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -41,6 +43,24 @@ def test_the_triples_keep_their_split(studies):
     assert numbers == {"train": 3_841, "validation": 419, "test": 486}
     triples = studies.screens["kuzmin_trigenic_tau_in_space"]
     assert set(np.diff(triples.offsets)) == {3}
+
+
+def test_hits_are_those_of_each_study_and_few_pairs_of_schuldiner_2005_are_low(studies):
+    rules = {name: screen.hit_rule for name, screen in studies.screens.items()}
+    s_scores = ("collins2007_chromosome_emap", "schuldiner2005_secretory_emap")
+    for name in (*s_scores, "horlbeck2018_gene_gi_scores"):
+        assert (rules[name].low, rules[name].high) == (-2.5, 2.0)
+        assert rules[name].origin is HitOrigin.S_SCALE
+    for name in ("kuzmin2020_like_trigenic_tau_small", "kuzmin_trigenic_tau_in_space"):
+        assert (rules[name].low, rules[name].high) == (-0.08, 0.08)
+    low_share = {}
+    for name in s_scores:
+        screen = studies.screens[name]
+        labels = positives(screen, np.arange(len(screen)), screen.hit_rule)
+        low_share[name] = labels.facts.positives / labels.facts.rows
+    # As the source describes them: 3.3 % of Schuldiner 2005.
+    assert low_share["schuldiner2005_secretory_emap"] == pytest.approx(0.033, abs=0.002)
+    assert low_share["collins2007_chromosome_emap"] < 0.07
 
 
 def test_complexes_have_the_genes_of_their_proteins(studies):

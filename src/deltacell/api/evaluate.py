@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from deltacell.base.rendering import progress_bar
 from deltacell.base.text import Progress
 from deltacell.evaluation.bootstrap import Bootstrap
-from deltacell.evaluation.hits import THRESHOLD
 from deltacell.evaluation.rows import EvaluationOptions
 from deltacell.evaluation.runs import AnyPredictor, EvaluatedRuns, evaluate_runs
 from deltacell.evaluation.tested_pairs import ZEROS
@@ -25,9 +24,9 @@ def evaluate(
     device: str = "auto",
     on: str | os.PathLike[str] | Screen | None = None,
     samples: int | None = None,
-    beyond: float = 0.08,
+    beyond: float | None = None,
     zeros: int = ZEROS,
-    threshold: float = THRESHOLD,
+    threshold: float | None = None,
     bootstrap: Bootstrap | None = None,
     covers: float = 1.0,
     progress: bool = True,
@@ -46,10 +45,11 @@ def evaluate(
     of names and returns their scores. It must cover the share ``covers`` of the test rows; all
     predictors are tested on the rows that are covered.
 
-    A score at or below ``threshold`` is a hit for AUROC and AUPR. ``on`` is another screen to test
-    on instead of the test part, without training rows, and also only on its rows at least
-    ``beyond`` from 0. For a list of hits, ``zeros`` tested pairs that are not hits are drawn, as if
-    every query gene had been crossed with every array gene.
+    A score at or below ``threshold`` is a hit for AUROC and AUPR, by default what the screen says
+    (`Screen.hit_rule`). ``on`` is another screen to test on instead of the test part, without
+    training rows, and also only on its rows at least ``beyond`` from 0, by default its hits. For a
+    list of hits, ``zeros`` tested pairs that are not hits are drawn, as if every query gene had
+    been crossed with every array gene.
     """
     options = EvaluationOptions(on, samples, beyond, zeros, threshold, bootstrap, covers)
     with progress_bar() as bar:

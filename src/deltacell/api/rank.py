@@ -99,11 +99,16 @@ class Ranked(Ranking, Shown):
         return [genes.index(gene) for gene in row["genes"]]
 
     def to_json(self, most: int = SHOWN) -> dict[str, Any]:
-        """Return a JSON-serialisable dict, see `Ranking.to_json`, with the expected hits."""
+        """Return a JSON-serialisable dict, see `Ranking.to_json`, with hits and what low means."""
         result = super().to_json(most)
         if self.expected_hits:
             result["sentences"].insert(1, self._sentence_of_expected_hits())
         result["sentences"][1:1] = self._sentences_of_refits()
+        rule = self.runs[0].data.screen.hit_rule
+        result["sentences"].insert(1, rule.sentence)
+        result["low_means"] = rule.meaning_of_low
+        result["high_means"] = rule.meaning_of_high
+        result["hits"] = rule.to_json()
         return result
 
     def _sentences_of_refits(self) -> list[str]:

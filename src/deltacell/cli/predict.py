@@ -32,9 +32,15 @@ def evaluate(
     weights: Weights = "best",
     device: Device = "auto",
     samples: Annotated[int | None, option("Number of test rows; all by default.")] = None,
-    threshold: Annotated[float, option("Maximum score of a hit, for AUROC.")] = -0.08,
+    threshold: Annotated[
+        float | None,
+        option("Maximum score of a hit, for AUROC; by default that of the screen."),
+    ] = None,
     on: Annotated[Path | None, option("Test on another screen, without training rows.")] = None,
-    beyond: Annotated[float, option("With --on: also test rows this far from 0.")] = 0.08,
+    beyond: Annotated[
+        float | None,
+        option("With --on: also test rows this far from 0; by default its hits."),
+    ] = None,
     zeros: Annotated[int, option("Number of non-hits to draw for a list of hits.")] = 100_000,
     predictions: Annotated[
         list[Path] | None,

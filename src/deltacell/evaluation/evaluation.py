@@ -19,7 +19,7 @@ from deltacell.evaluation.bootstrap import Bootstrap, Estimate
 from deltacell.evaluation.ceiling import Ceiling, replicate_ceiling
 from deltacell.evaluation.comparison import Columns, compared
 from deltacell.evaluation.groups import By, GroupResult, groups_of
-from deltacell.evaluation.hits import THRESHOLD, PositiveFacts, Positives, positives
+from deltacell.evaluation.hits import PositiveFacts, Positives, positives
 from deltacell.evaluation.metrics import METRICS
 from deltacell.evaluation.tested_pairs import AmongTested, PartsBySeed, TestedZeros, among_tested
 from deltacell.evaluation.verdicts import Verdict, verdict_sentence, verdicts
@@ -27,6 +27,7 @@ from deltacell.models import Prediction
 from deltacell.models.fitted.predictor import Parts
 from deltacell.screen import Screen, Split
 from deltacell.screen.genotypes import sorted_matrix
+from deltacell.screen.hit_rule import HitRule
 
 SCHEMA = 2
 
@@ -86,11 +87,12 @@ def evaluate_predictions(
     split: Split,
     predictions: Predictions,
     *,
-    threshold: float = THRESHOLD,
+    hits: HitRule | None = None,
     repeats: Screen | None = None,
     bootstrap: Bootstrap | None = None,
     zeros: TestedZeros | None = None,
-    beyond: float | None = None,
+    beyond: HitRule | None = None,
+    in_context: Bools | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> Evaluation:
     """Return the metrics of predictors on the test part, with intervals.
@@ -100,21 +102,25 @@ def evaluate_predictions(
     mean of each seed's metric, not the metric of their mean. Intervals are over the same resamples
     of genes for all predictors of a group, so that differences are paired; they cover the choice of
     test genes, not that of the seeds.
+
+    ``hits`` is what a hit is, by default what the screen says; ``in_context`` marks the test rows
+    that a study of the context measured.
     """
+    rule = screen.hit_rule if hits is None else hits
     bootstrap = bootstrap or Bootstrap()
     check_fit(cell, screen, split)
     n_expected = len(split.test) + (0 if zeros is None else len(zeros.genotypes))
     rows = _TestRows(
         screen,
         split,
-        positives(screen, split.test, threshold),
+        positives(screen, split.test, rule),
         _checked(predictions, n_expected),
         bootstrap,
         progress,
     )
     whole = rows.result("test", "test", np.ones(len(split.test), dtype=bool))
     groups = [whole]
-    for group in groups_of(screen, split, beyond):
+    for group in groups_of(screen, split, beyond, in_context):
         if group.members.all():
             groups.append(replace(whole, by=group.by, label=group.label))
         else:
@@ -138,6 +144,7 @@ def evaluate_predictions(
             rows.genes,
             rows.predictions,
             rows.labels,
+            rule,
             zeros,
             bootstrap,
             progress,

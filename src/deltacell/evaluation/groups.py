@@ -13,11 +13,12 @@ from deltacell.base.text import count_text
 from deltacell.evaluation.comparison import Differences, Scores
 from deltacell.evaluation.metrics import CONSTANT
 from deltacell.screen import Screen, Split
+from deltacell.screen.hit_rule import HitRule
 from deltacell.screen.screen import PERTURBATIONS
 
 MAIN = "pearson"  # the metric by which a predictor is best
 
-By = Literal["test", "unseen", "kind", "perturbation", "beyond"]
+By = Literal["test", "unseen", "context", "kind", "perturbation", "beyond"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class GroupResult:
     """All predictors on the ``test`` part or on a group of its rows.
 
     Rows of a group share the number of ``unseen`` genes, the ``kind`` or the ``perturbation``, or
-    their scores lie ``beyond`` a threshold.
+    whether the ``context`` measured the set, or their scores lie ``beyond`` a threshold.
     """
 
     by: By
@@ -56,25 +57,41 @@ class Group(NamedTuple):
     members: Bools
 
 
-def groups_of(screen: Screen, split: Split, beyond: float | None) -> Iterator[Group]:
+def groups_of(
+    screen: Screen,
+    split: Split,
+    beyond: HitRule | None,
+    in_context: Bools | None,
+) -> Iterator[Group]:
     """Yield the groups of the test rows, without the whole test part.
 
-    They are by the number of unseen genes, by the number of deleted genes, by the perturbations,
-    and, if any row is that far, the rows whose score is at least ``beyond`` from 0.
+    They are by the number of unseen genes, by whether a study of the context measured the set
+    (``in_context``, None without context), by the number of deleted genes, by the perturbations,
+    and, if any row is that far, the rows whose score is ``beyond`` a threshold.
     """
     yield from _by_unseen_genes(split)
+    if in_context is not None:
+        yield from _by_context(in_context)
     yield from _by_kind(screen, split)
     yield from _by_perturbation(screen, split)
     if beyond is not None:
-        is_beyond = np.abs(screen.column("score")[split.test]) >= np.float32(beyond)
+        is_beyond = beyond.reaches(screen.column("score")[split.test])
         if is_beyond.any():
-            yield Group("beyond", f"a score of {beyond:g} or more from 0", is_beyond)
+            yield Group("beyond", f"a score of {beyond.limits_text}", is_beyond)
 
 
 def _by_unseen_genes(split: Split) -> Iterator[Group]:
     for number in np.unique(split.unseen):
         label = count_text(int(number), "unseen gene")
         yield Group("unseen", label, split.unseen == number)
+
+
+def _by_context(in_context: Bools) -> Iterator[Group]:
+    """Yield the sets that a study of the context measured, and those that are new to all."""
+    if in_context.any():
+        yield Group("context", "measured by the context", in_context)
+    if not in_context.all():
+        yield Group("context", "new to all studies", ~in_context)
 
 
 def _by_kind(screen: Screen, split: Split) -> Iterator[Group]:

@@ -12,10 +12,11 @@ from deltacell.base.arrays import Bools
 from deltacell.base.errors import InputError
 from deltacell.data.import_folder import open_screen
 from deltacell.evaluation.bootstrap import Bootstrap
-from deltacell.evaluation.hits import THRESHOLD
 from deltacell.evaluation.other_screen import OtherScreen, taken, untrained
 from deltacell.evaluation.tested_pairs import ZEROS, TestedZeros
 from deltacell.screen import Genotypes, Grid, Screen, Split
+from deltacell.screen.genotypes import comparable_keys
+from deltacell.screen.hit_rule import HitRule
 from deltacell.train.config import Config, DataConfig
 from deltacell.train.data import TrainingData, load_data
 from deltacell.train.predictor import LoadedRun
@@ -27,11 +28,20 @@ class EvaluationOptions:
 
     on: str | os.PathLike[str] | Screen | None = None  # another screen to test on
     samples: int | None = None  # draw so many of the test rows; None for all
-    beyond: float = 0.08  # with another screen: also test on the rows this far from 0
+    # With another screen: also test on the rows this far from 0, or else on its hits.
+    beyond: float | None = None
     zeros: int = ZEROS  # tested pairs that are not hits to draw for a list of hits
-    threshold: float = THRESHOLD  # the maximum score of a hit
+    threshold: float | None = None  # the maximum score of a hit; None for that of the screen
     bootstrap: Bootstrap | None = None
     covers: float = 1.0  # the share of the test rows that given predictions cover at least
+
+    def hits_of(self, screen: Screen) -> HitRule:
+        """Return what a hit is in a screen: by the threshold, or else what the screen says."""
+        return screen.hit_rule if self.threshold is None else HitRule.symmetric(self.threshold)
+
+    def beyond_in(self, screen: Screen) -> HitRule:
+        """Return which rows of another screen are also tested by themselves."""
+        return screen.hit_rule if self.beyond is None else HitRule.symmetric(self.beyond)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +64,27 @@ class EvaluatedRows:
         if self.zeros is None:
             return self.test
         return Genotypes.concat([self.test, self.zeros.genotypes])
+
+
+def measured_by_context(rows: EvaluatedRows, runs: Sequence[LoadedRun]) -> Bools | None:
+    """Return which test rows a study of any run's context measured; None without context."""
+    studies = [study for run in runs for study in run.data.context]
+    if not studies:
+        return None
+    genes = rows.data.cell.genes
+    test = rows.test
+    is_measured = np.zeros(len(test), dtype=bool)
+    for study in studies:
+        new_index = genes.resolve(study.screen.genes.systematic)
+        of_study = new_index[study.screen.genotypes.genes.numpy()]
+        is_known = np.minimum.reduceat(of_study, study.screen.offsets[:-1]) >= 0
+        keys, keys_of_study = comparable_keys(
+            len(genes),
+            (test.genes.numpy(), test.offsets.numpy()),
+            (np.maximum(of_study, 0), study.screen.offsets),
+        )
+        is_measured |= np.isin(keys, keys_of_study[is_known])
+    return is_measured
 
 
 def evaluated_rows(data: TrainingData, options: EvaluationOptions) -> EvaluatedRows:

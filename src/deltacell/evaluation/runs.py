@@ -27,6 +27,7 @@ from deltacell.evaluation.rows import (
     EvaluationOptions,
     compared_data,
     evaluated_rows,
+    measured_by_context,
 )
 from deltacell.models.base import check_choice
 from deltacell.models.interface import Prediction, RelationWeights
@@ -129,11 +130,12 @@ def evaluate_runs(
         rows.data.screen,
         rows.split,
         predictions,
-        threshold=options.threshold,
+        hits=options.hits_of(rows.data.screen),
         bootstrap=options.bootstrap,
         repeats=data.repeats if rows.other is None else None,
         zeros=rows.zeros,
-        beyond=None if rows.other is None else options.beyond,
+        beyond=None if rows.other is None else options.beyond_in(rows.data.screen),
+        in_context=measured_by_context(rows, runs),
         progress=progress,
     )
     notes = (*evaluation.notes, *_notes(runs, data, compared), *given.notes, *given.warnings)

@@ -12,7 +12,7 @@ from deltacell.base.arrays import Bools, Doubles, Ints
 from deltacell.base.text import Progress
 from deltacell.evaluation.bootstrap import Bootstrap
 from deltacell.evaluation.comparison import Columns, Differences, Scores, compared
-from deltacell.evaluation.hits import Positives, is_low
+from deltacell.evaluation.hits import Positives
 from deltacell.evaluation.metrics import (
     METRICS,
     Metric,
@@ -23,7 +23,7 @@ from deltacell.evaluation.metrics import (
 )
 from deltacell.models.fitted.predictor import Parts
 from deltacell.screen import Genotypes, Grid, Screen, Split
-from deltacell.screen.grid import LARGEST_P
+from deltacell.screen.hit_rule import HitRule
 
 ZEROS = 100_000  # drawn by default
 FIRST = (100, 1000)  # precision is reported of the first k sets
@@ -121,6 +121,7 @@ def among_tested(
     genes: Ints,
     predictions: PartsBySeed,
     labels: Positives,
+    rule: HitRule,
     zeros: TestedZeros | None,
     bootstrap: Bootstrap,
     progress: Progress,
@@ -128,13 +129,13 @@ def among_tested(
     """Return how well predictors find hits among all tested sets, and their calibration.
 
     If the screen lists only hits, its pairs are the hits, and ``zeros``, which are required, the
-    rest. Otherwise a hit is a score beyond the threshold, of either sign. Hits of either sign are
+    rest. Otherwise a hit is what the ``rule`` says, of either sign. Hits of either sign are
     ranked by the probability of a hit, or else by the distance of the score from 0, and negative
     hits by the expected score. `genes` are those of the test rows, padded with -1.
 
     The result is None if nothing is known of the sets that are not hits.
     """
-    tested = _tested_sets(screen, split, genes, labels, zeros)
+    tested = _tested_sets(screen, split, genes, labels, rule, zeros)
     if tested is None:
         return None
     metrics = dict(_metrics(tested.n_tested))
@@ -176,6 +177,7 @@ def _tested_sets(
     split: Split,
     genes: Ints,
     labels: Positives,
+    rule: HitRule,
     zeros: TestedZeros | None,
 ) -> _TestedSets | None:
     """Return the tested sets with what was measured; None if there are none to compare."""
@@ -189,11 +191,10 @@ def _tested_sets(
         negative = (screen.column("sign")[split.test] < 0).astype(np.float64)
         sentences: tuple[str, ...] = (zeros.sentence, _sentence_of_zeros(zeros))
     else:
-        limit = abs(labels.facts.threshold)
-        distance = np.abs(screen.column("score")[split.test])
-        hit = is_low(-distance, screen.column("p_value")[split.test], -limit)
+        p_value = screen.column("p_value")[split.test]
+        hit = rule.is_hit(screen.column("score")[split.test], p_value)
         negative = labels.label
-        sentences = (_sentence_of_hits(limit),)
+        sentences = (_sentence_of_hits(rule),)
     is_usable = np.isfinite(score) & np.isfinite(hit) & np.isfinite(negative)
     if not is_usable.any():
         return None
@@ -226,10 +227,10 @@ def _sentence_of_zeros(zeros: TestedZeros) -> str:
     return f"Of the test part, {drawn}, each to represent {zeros.weight:.4g}."
 
 
-def _sentence_of_hits(limit: float) -> str:
+def _sentence_of_hits(rule: HitRule) -> str:
     return (
-        f"A hit, among all tested sets, is a score of {limit:g} or more from 0, "
-        f"with a p-value of at most {LARGEST_P:g} if p-values are known."
+        f"A hit, among all tested sets, is a score of {rule.limits_text}, "
+        f"with a p-value of at most {rule.largest_p:g} if p-values are known."
     )
 
 

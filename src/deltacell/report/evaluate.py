@@ -13,6 +13,7 @@ from deltacell.report.terminal import Piece, markdown, print_pieces
 MAIN = "pearson"  # the metric of the tables by group
 GROUPINGS = {
     "unseen": "by number of unseen genes",
+    "context": "by what other studies measured",
     "kind": "by number of deleted genes",
     "perturbation": "by perturbation",
     "beyond": "beyond a threshold",
@@ -92,7 +93,7 @@ def _tables_by_group(result: Values) -> Iterator[Piece]:
             for group in result["groups"]
             if group["by"] == grouping
         ]
-        fewest = 1 if grouping == "beyond" else 2
+        fewest = 1 if grouping in ("beyond", "context") else 2
         if len(columns) >= fewest:
             yield _table(result, f"{metric} {title} ({_level(result)})", columns)
 

@@ -13,11 +13,12 @@ class PositiveValues(TypedDict):
     """Which rows are positives for AUROC and AUPR, and how many."""
 
     among: str  # "hits" if the screen lists only hits
-    threshold: float
+    threshold: float | None  # None if no low score is a hit
     largest_p: float | None  # None if the rows have no p-values
     rows: int
     positives: int
     left_out: int
+    rule: str  # what a hit of the screen is, and why
 
 
 class CeilingValues(TypedDict):
@@ -58,10 +59,7 @@ def sentence_of_positives(positives: PositiveValues) -> str:
         )
         reason = "the sign is unknown or the interaction is not significant"
     else:
-        sentence = (
-            "A positive, for AUROC and AUPR, is a score of "
-            f"{positives['threshold']:g} or below{_significance(positives)} ({counts})."
-        )
+        sentence = _sentence_of_threshold(positives, counts)
         has_p_values = positives["largest_p"] is not None
         reason = "no score or no p-value" if has_p_values else "no score"
     if positives["left_out"]:
@@ -69,6 +67,15 @@ def sentence_of_positives(positives: PositiveValues) -> str:
             f" {count_text(positives['left_out'], 'row is', 'rows are')} left out: {reason}."
         )
     return sentence
+
+
+def _sentence_of_threshold(positives: PositiveValues, counts: str) -> str:
+    if positives["threshold"] is None:
+        return f"{positives['rule']} AUROC and AUPR need low scores that are hits."
+    return (
+        f"{positives['rule']} A positive, for AUROC and AUPR, is a score of "
+        f"{positives['threshold']:.3g} or below{_significance(positives)} ({counts})."
+    )
 
 
 def _significance(positives: PositiveValues) -> str:

@@ -15,11 +15,7 @@ MOST_SETS = 20  # gene sets on the page of the demo
 SENTENCES = 5  # sentences that are not folded away, unless there are more warnings
 COLOURS = 10  # colours of relations; further relations reuse them with dashes
 
-_ENDS = {
-    None: "in order of increasing score",
-    "lowest": "lowest scores: the sickest",
-    "highest": "highest scores: the fittest",
-}
+_ENDS = (None, "lowest", "highest")
 _PARTS = ("training", "validation", "test")
 _FORMATS: dict[str, Callable[[Any], str]] = {
     **{"names": " ".join, "deleted": shown},
@@ -33,7 +29,7 @@ _COLUMNS = (
 
 
 def print_ranking(result: Mapping[str, Any], most: int = 10) -> None:
-    for end, title in _ENDS.items():
+    for end in _ENDS:
         rows = []
         for row in [row for row in result["rows"] if row["end"] == end][:most]:
             keys = ("score", "spread", "measured")
@@ -43,6 +39,7 @@ def print_ranking(result: Mapping[str, Any], most: int = 10) -> None:
             rows.append({**row, **known, "linked": linked, "genes": genes})
         columns = [key for key in _COLUMNS if any(row[key] for row in rows)]
         if rows:
+            title = _title_of_end(result, end)
             title += f" ({len(rows):,} of {result['counts'][end or 'listed']:,})"
             print_table(title, columns, [[row[key] for key in columns] for row in rows])
     if not result["rows"]:
@@ -55,6 +52,13 @@ def print_ranking(result: Mapping[str, Any], most: int = 10) -> None:
                 f"Pearson correlation of predicted and measured scores: {one['pearson']:.3f} on "
                 f"{one['sets']:,} sets of the {one['part']} part; `deltacell evaluate` uses all.",
             )
+
+
+def _title_of_end(result: Mapping[str, Any], end: str | None) -> str:
+    if end is None:
+        return "in order of increasing score"
+    meaning = result.get("low_means" if end == "lowest" else "high_means")
+    return f"{end} scores" if meaning is None else f"{end} scores: {meaning}"
 
 
 def print_explained_set(result: Mapping[str, Any]) -> None:

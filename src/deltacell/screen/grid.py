@@ -13,40 +13,10 @@ import torch
 from deltacell.base.arrays import AnyArray, Bools, Doubles, Ints
 from deltacell.screen.coverage import Coverage
 from deltacell.screen.genotypes import Genotypes, all_pairs
-from deltacell.screen.screen import Screen
+from deltacell.screen.screen import Screen, lists_only_hits
 from deltacell.screen.split import PARTS, TEST, TRAIN, VALIDATION, Split
 
 Part = Literal["train", "validation", "test"]
-
-#: The largest p-value of a hit.
-LARGEST_P = 0.05
-#: The share of rows in a list of hits that may not look like hits.
-_FEW = 0.05
-
-
-def lists_only_hits(screen: Screen) -> bool:
-    """Whether a screen is a list of hits, without tested pairs that are not hits.
-
-    This is so if rows have signs and no score, or if no coverage is complete and all but a few
-    p-values are at most `LARGEST_P` or, after a merge removed them, all but a few scores are
-    farther from 0 than half the median distance.
-    """
-    score = screen.column("score").astype(np.float64)
-    is_known = np.isfinite(score)
-    if not is_known.any():
-        return bool((screen.column("sign") != 0).any())
-    studies = screen.coverage.studies
-    has_only_interactions = (screen.rows["phenotype"] == "interaction").all()
-    if not studies or any(study.complete for study in studies) or not has_only_interactions:
-        return False
-    p_value = screen.column("p_value")
-    known_p_values = p_value[np.isfinite(p_value)]
-    if len(known_p_values):
-        is_unlike_a_hit = known_p_values > LARGEST_P
-    else:
-        distance = np.abs(score[is_known])
-        is_unlike_a_hit = distance <= np.median(distance) / 2
-    return bool(is_unlike_a_hit.mean() < _FEW)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,7 @@ from deltacell.cell import Cell, Genes
 from deltacell.screen import hetero_data
 from deltacell.screen.coverage import Coverage
 from deltacell.screen.genotypes import Genotypes, repeats_a_gene, set_keys, sets_with
+from deltacell.screen.hit_rule import LARGEST_P, HitOrigin, HitRule, LowMeaning
 from deltacell.storage.provenance import UNKNOWN_GENE, Counts, Source
 from deltacell.storage.sql import run_sql
 from deltacell.storage.tables import frame_of
@@ -95,6 +96,7 @@ _DEFAULTS = {
 }
 #: The sign of an interaction's score; 0 for a fitness or an unknown score.
 _SCORE_SIGN = pl.when(phenotype="interaction").then(pl.col("score").fill_nan(0).sign()).otherwise(0)
+_FEW = 0.05  # the share of rows in a list of hits that may not look like hits
 _READ_BACK = ("genes", "score", "p_value", "standard_deviation")
 
 
@@ -120,7 +122,7 @@ class Screen(storage.Storable):
     """
 
     stored_as = "screen"
-    made_from = ("genes", "rows", "deleted", "coverage", "sources")
+    made_from = ("genes", "rows", "deleted", "coverage", "sources", "stated_hits")
 
     def __init__(
         self,
@@ -131,6 +133,7 @@ class Screen(storage.Storable):
         *,
         sources: Sequence[Source] = (),
         synthetic: Mapping[str, Any] | None = None,
+        stated_hits: HitRule | None = None,
     ) -> None:
         self.genes = genes
         self.rows = rows.select(list(ROWS)).cast(ROWS)
@@ -138,6 +141,7 @@ class Screen(storage.Storable):
         self.coverage = Coverage() if coverage is None else coverage
         self.sources = tuple(sources)
         self.synthetic_recipe = None if synthetic is None else dict(synthetic)
+        self.stated_hits = stated_hits  # None if only the scores tell what a hit is
         if not len(self):
             raise InputError("the screen is empty", code="empty-screen")
 
@@ -150,6 +154,7 @@ class Screen(storage.Storable):
         coverage: Coverage | None = None,
         sources: Sequence[Source] = (),
         synthetic: Mapping[str, Any] | None = None,
+        stated_hits: HitRule | None = None,
         **columns: Any,
     ) -> Screen:
         """Make a screen from genotypes and columns; by default a column is missing throughout.
@@ -173,7 +178,15 @@ class Screen(storage.Storable):
             raise InputError(f"{message}: {error}", code="column-length") from error
         if "sign" not in columns:
             rows = rows.with_columns(sign=_SCORE_SIGN)
-        return cls(genes, rows, deleted, coverage, sources=sources, synthetic=synthetic)
+        return cls(
+            genes,
+            rows,
+            deleted,
+            coverage,
+            sources=sources,
+            synthetic=synthetic,
+            stated_hits=stated_hits,
+        )
 
     @classmethod
     def synthetic(cls, cell: Cell, *, n: int | None = None, seed: int = 0) -> Screen:
@@ -193,6 +206,7 @@ class Screen(storage.Storable):
             pl.concat([s.deleted for s in screens]),
             Coverage(tuple(chain.from_iterable(s.coverage.studies for s in screens))),
             sources=list(chain.from_iterable(s.sources for s in screens)),
+            stated_hits=_shared_hits(screens),
         )
 
     def __len__(self) -> int:
@@ -350,6 +364,35 @@ class Screen(storage.Storable):
         """Return where the genes of a genotype are in `deleted`."""
         return slice(int(self.offsets[row]), int(self.offsets[row + 1]))
 
+    @cached_property
+    def hit_rule(self) -> HitRule:
+        """What a hit is: as stated, or else by the scale of the scores, see `HitRule`."""
+        if self.stated_hits is not None:
+            return self.stated_hits
+        score = self.column("score")
+        phenotype = self.rows["phenotype"]
+        return HitRule.of_scores(score, phenotype, only_hits=lists_only_hits(self))
+
+    def with_hits(
+        self,
+        low: float | None = None,
+        high: float | None = None,
+        *,
+        p: float = LARGEST_P,
+        low_means: Literal["negative", "positive", "sick"] = "negative",
+    ) -> Screen:
+        """Return the screen with a definition of its hits.
+
+        A hit has a score at or below ``low`` or at or above ``high``, and a p-value of at most
+        ``p`` if p-values are known. A low score means a ``negative`` or a ``positive`` interaction,
+        or a ``sick`` mutant if it is a fitness.
+        """
+        return self.stating(HitRule(low, high, p, LowMeaning(low_means)))
+
+    def stating(self, rule: HitRule) -> Screen:
+        """Return the screen with a rule for its hits."""
+        return self._with(stated_hits=rule)
+
     def with_scores(self, scores: AnyArray) -> Screen:
         """Return the screen with other scores, [genotypes]."""
         return self._with(rows=self.rows.with_columns(score=np.asarray(scores)))
@@ -374,6 +417,7 @@ class Screen(storage.Storable):
                 "positive": int((sign > 0).sum()),
             },
             "coverage": [study.to_json() for study in self.coverage.studies],
+            "hits": self.hit_rule.to_json(),
         }
 
     def _kinds(self) -> dict[str, int]:
@@ -392,6 +436,7 @@ class Screen(storage.Storable):
             Coverage.from_arrow(stored.parts),
         )
         screen.genotypes.check(len(screen.genes))
+        screen.stated_hits = _stated_hits(stored.meta["stats"])
         return screen._loaded(path, stored)
 
     def query(self, sql: str) -> pl.DataFrame:
@@ -544,6 +589,46 @@ def _readable_table(table: pl.DataFrame, columns: Mapping[str, str]) -> pl.DataF
         return table
     table = table.select(name for name in _READ_BACK if name in table.columns)
     return table.with_columns(pl.col("genes").cast(pl.List(pl.String)).list.join(";"))
+
+
+def _stated_hits(stats: Mapping[str, Any]) -> HitRule | None:
+    """Return what the directory of a screen states of its hits; None for a rule by the scores."""
+    saved = stats.get("hits")  # screens of earlier versions have none
+    if saved is None:
+        return None
+    rule = HitRule.from_json(saved)
+    return rule if rule.origin in (HitOrigin.GIVEN, HitOrigin.FORMAT) else None
+
+
+def _shared_hits(screens: Sequence[Screen]) -> HitRule | None:
+    """Return the definition of hits that all screens state; None if they differ."""
+    stated = {screen.stated_hits for screen in screens}
+    return stated.pop() if len(stated) == 1 else None
+
+
+def lists_only_hits(screen: Screen) -> bool:
+    """Whether a screen is a list of hits, without tested pairs that are not hits.
+
+    This is so if rows have signs and no score, or if no coverage is complete and all but a few
+    p-values are at most `LARGEST_P` or, after a merge removed them, all but a few scores are
+    farther from 0 than half the median distance.
+    """
+    score = screen.column("score").astype(np.float64)
+    is_known = np.isfinite(score)
+    if not is_known.any():
+        return bool((screen.column("sign") != 0).any())
+    studies = screen.coverage.studies
+    has_only_interactions = (screen.rows["phenotype"] == "interaction").all()
+    if not studies or any(study.complete for study in studies) or not has_only_interactions:
+        return False
+    p_value = screen.column("p_value")
+    known_p_values = p_value[np.isfinite(p_value)]
+    if len(known_p_values):
+        is_unlike_a_hit = known_p_values > LARGEST_P
+    else:
+        distance = np.abs(score[is_known])
+        is_unlike_a_hit = distance <= np.median(distance) / 2
+    return bool(is_unlike_a_hit.mean() < _FEW)
 
 
 def _kind(size: int) -> str:

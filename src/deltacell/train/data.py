@@ -23,6 +23,7 @@ from deltacell.models.fitted.predictor import Zeros
 from deltacell.models.interface import LabelledSets, Study, TargetScale
 from deltacell.profile.record import CellFacts, ContextFacts, Samples, ScreenFacts
 from deltacell.screen import Genotypes, Grid, Screen, Split
+from deltacell.screen.hit_rule import HitRule
 from deltacell.screen.outliers import FARTHEST, beyond_any_scale
 from deltacell.train.config import Config, DataConfig, SplitConfig
 from deltacell.train.leaks import likely_leaks
@@ -151,6 +152,8 @@ def load_data(
         cell = cell.merge_relations(settings.merge_relations)
     screen = whole.where(**settings.where) if settings.where else whole
     screen = _with_scores(screen)
+    if settings.hits:
+        screen = screen.stating(HitRule.of_values(settings.hits))
     repeats = None
     if settings.merge is not None:
         repeats = screen

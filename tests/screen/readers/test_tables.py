@@ -143,11 +143,17 @@ def test_any_text_is_recognised_or_not_without_an_error(lines):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.txt")
         path.write_text("\n".join(lines), encoding="utf-8", errors="replace")
-        found = tables.reader.find(File(path))
-        reason = tables.unclear(File(path))
-        assert reason is None or not found
+        forms, reason = judged(path)
+        assert reason is None or not forms
         # The same bytes are judged the same twice.
-        assert (tables.reader.find(File(path)), tables.unclear(File(path))) == (found, reason)
+        assert judged(path) == (forms, reason)
+
+
+def judged(path):
+    """Return the columns of each screen that is found in a file, and why none is."""
+    forms = tables.reader.find(File(path)) or []
+    columns = [(form.header_row, form.genes, form.scores, form.others) for form in forms]
+    return columns, tables.unclear(File(path))
 
 
 def test_a_fitness_is_taken_where_there_is_no_score_or_where_it_is_asked_for(write):

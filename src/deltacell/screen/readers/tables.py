@@ -31,6 +31,7 @@ from deltacell.cell.readers.names import (
     with_header,
     without_header,
 )
+from deltacell.screen.hit_rule import SGA_HITS
 from deltacell.screen.readers.joined import IsKnown, Joins, may_be_joined
 from deltacell.screen.readers.written import (
     NO_SCORE,
@@ -558,6 +559,7 @@ def _read_crosses(
             values,
             dropped=dropped,
             complete_coverage=not is_costanzo2010,
+            hits=SGA_HITS if phenotype == "interaction" else None,
         ),
     ]
 
@@ -616,7 +618,7 @@ def _read_hits(
     gene_columns = [GeneColumn(f"orf{i}", alleles=f"allele{i}") for i in numbers]
     genes = deleted_genes(table, gene_columns, required=True)
     columns = {"sign": sign, "replicates": np.nan_to_num(replicates).astype(np.int32)}
-    return [WrittenScreen(table, genes, "hits", "kuzmin2018", columns)]
+    return [WrittenScreen(table, genes, "hits", "kuzmin2018", columns, hits=SGA_HITS)]
 
 
 def _signs(table: Table) -> pl.Series:

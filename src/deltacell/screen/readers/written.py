@@ -27,6 +27,7 @@ from deltacell.cell.readers.names import (
 )
 from deltacell.screen.coverage import Coverage
 from deltacell.screen.genotypes import Genotypes, repeats_a_gene, set_keys, sets_with
+from deltacell.screen.hit_rule import HitRule
 from deltacell.screen.readers.joined import (
     IsKnown,
     Joins,
@@ -107,6 +108,7 @@ class WrittenScreen:
             several arrays, and the ``part`` of a split.
         dropped: Rows to drop, a mask [rows] by reason.
         complete_coverage: Whether the file lists all that was tested, and not only hits.
+        hits: What a hit is, if the format says it.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class WrittenScreen:
         *,
         dropped: Mapping[str, Bools] | None = None,
         complete_coverage: bool = False,
+        hits: HitRule | None = None,
     ) -> None:
         table.raise_if_bad()
         self.path = table.path
@@ -127,6 +130,7 @@ class WrittenScreen:
         self.reader = reader
         self.study = study
         self.complete_coverage = complete_coverage
+        self.hits = hits
         values = {"line": table.lines, "phenotype": "interaction", "study": study, **columns}
         rows = pl.select(pl.lit(column).alias(name) for name, column in values.items())
         by_reason = _first_reasons(dropped or {}, len(table))
@@ -202,6 +206,7 @@ class WrittenScreen:
             coverage=coverage,
             sources=[source],
             source_row=rows["line"],
+            stated_hits=self.hits,
             **columns,
         )
 

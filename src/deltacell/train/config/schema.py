@@ -37,6 +37,7 @@ class DataConfig:
     merge_relations: dict[str, list[str]] = field(default_factory=dict)
     screen_genes_only: bool = False
     where: dict[str, list[str]] = field(default_factory=dict)
+    hits: dict[str, Any] = field(default_factory=dict)
     merge: Annotated[str, one_of("mean median best-p")] | None = None
     subset: AtLeast1 | None = None
     batch_size: AtLeast1 = 64
