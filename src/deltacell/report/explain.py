@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
+from deltacell.base.rendering import Values
 from deltacell.base.text import change_text, printable, ratio_text, seconds_text
 from deltacell.report.terminal import (
     Piece,
@@ -18,102 +19,149 @@ from deltacell.report.terminal import (
 
 MOST_LINES = 25  # lines of an explanation on the terminal without --full
 MOST_ROWS = 12  # rows of a table on the terminal with --full
+LONGEST_TEXT = 64  # characters of a cell on the terminal
+
+T = TypeVar("T")
+Row = Sequence[object]
+"""The cells of a row of a table."""
+
+_UNITS = ("step", "sample", "epoch")
 
 
-def print_reconciliation(result: Mapping[str, Any]) -> None:
+def print_reconciliation(result: Values) -> None:
+    """Print what measurements and logs of two programs say together."""
     print_line(result["sentence"], style="bold")
     print_pieces(_reconciliation(result))
 
 
-def markdown_reconciliation(result: Mapping[str, Any]) -> str:
+def markdown_reconciliation(result: Values) -> str:
+    """Return what measurements and logs of two programs say together, as Markdown."""
     return markdown(result["sentence"], _reconciliation(result))
 
 
-def print_explanation(result: Mapping[str, Any], *, full: bool = False) -> None:
+def print_explanation(result: Values, *, full: bool = False) -> None:
     """Print an explanation, from `Explanation.to_json`; without ``full``, in `MOST_LINES` lines."""
     print_line(result["sentence"], style="bold")
     if full:
         print_pieces(_explanation(result, _short_tables(result)))
         return
-    wide = console().width
-
-    def lines(text: str, most: int = 2) -> list[str]:
-        return textwrap.wrap(printable(text), wide, max_lines=most, placeholder="…")
-
-    above = []
-    if result["doubts"]:
-        above += lines(f"Confidence is low: {'; '.join(result['doubts'])}.", most=1)
-    if result["differences"] is not None:
-        above += lines(result["differences"], most=4)
-    elif result["unequal"]:
-        above += lines(f"Differences in the setup: {'; '.join(result['unequal'])}.", most=1)
-    for evidence in result["evidence"][:3]:
-        above += lines(f"- {evidence}")
-    below = ["what to try"] if result["advice"] else []
-    for advice in result["advice"][:2]:
-        below += lines(f"- {advice}")
-    below.append("Use --full for everything, or --html page.html.")
-    if result["timeline"] is not None:
-        file = result["timeline"]["ranks"][-1]["file"]
-        below.append(f"To see the events themselves, drop {file} on https://ui.perfetto.dev.")
-    title, columns, rows, total = _main_table(result)
-    rows, last = (rows[:-1], rows[-1:]) if total else (rows, [])
+    width = console().width
+    above = _lines_above(result, width)
+    below = _lines_below(result, width)
+    table = _main_table(result)
     # A table has two lines above its rows, and a total below them.
-    sentence = len(textwrap.wrap(printable(result["sentence"]), wide))
-    left = MOST_LINES - sentence - len(above) - len(below) - 3
+    n_lines_of_sentence = len(textwrap.wrap(printable(result["sentence"]), width))
+    n_free = MOST_LINES - n_lines_of_sentence - len(above) - len(below) - 3
     for line in above:
         print_line(line)
-    print_table(title, columns, [*rows[: max(min(left, 8), 2)], *last], total=total)
+    rows = _first_rows(table, max(min(n_free, 8), 2))
+    print_table(table.title, table.columns, rows, total=table.total)
     for line in below:
         print_line(line, soft_wrap=True)
 
 
-def markdown_explanation(result: Mapping[str, Any]) -> str:
+def _lines_above(result: Values, width: int) -> list[str]:
+    """Return the doubts, the differences and the evidence, as lines of a width."""
+    lines = []
+    if result["doubts"]:
+        doubts = "; ".join(result["doubts"])
+        lines += _wrapped(f"Confidence is low: {doubts}.", width, most=1)
+    if result["differences"] is not None:
+        lines += _wrapped(result["differences"], width, most=4)
+    elif result["unequal"]:
+        unequal = "; ".join(result["unequal"])
+        lines += _wrapped(f"Differences in the setup: {unequal}.", width, most=1)
+    for evidence in result["evidence"][:3]:
+        lines += _wrapped(f"- {evidence}", width)
+    return lines
+
+
+def _lines_below(result: Values, width: int) -> list[str]:
+    """Return the advice and where to see more, as lines of a width."""
+    lines = ["what to try"] if result["advice"] else []
+    for advice in result["advice"][:2]:
+        lines += _wrapped(f"- {advice}", width)
+    lines.append("Use --full for everything, or --html page.html.")
+    if result["timeline"] is not None:
+        file = result["timeline"]["ranks"][-1]["file"]
+        lines.append(f"To see the events themselves, drop {file} on https://ui.perfetto.dev.")
+    return lines
+
+
+def _wrapped(text: str, width: int, most: int = 2) -> list[str]:
+    return textwrap.wrap(printable(text), width, max_lines=most, placeholder="…")
+
+
+def _first_rows(table: Piece, most: int) -> list[Row]:
+    """Return the first rows of a table, and its total in addition."""
+    rows = list(table.rows)
+    totals = rows[-1:] if table.total else []
+    others = rows[:-1] if table.total else rows
+    return others[:most] + totals
+
+
+def markdown_explanation(result: Values) -> str:
+    """Return an explanation with all rows of its tables, as Markdown."""
     return markdown(result["sentence"], _explanation(result, result["tables"]))
 
 
-def _main_table(result: Mapping[str, Any]) -> Piece:
+def _main_table(result: Values) -> Piece:
     names = [account["name"] for account in result["accounts"]]
     if _are_two_programs(result):
         table = result["tables"][0]
         return Piece(table["title"], table["columns"], _cells(table), total=True)
     if len(names) == 2:
         short = ["A", "B"] if max(map(len, names)) > 20 else names
-        (lead,) = (fall for fall in result["waterfalls"] if fall["per"] == result["lead"])
-        return _waterfall(lead, *short)
+        falls = {fall["per"]: fall for fall in result["waterfalls"]}
+        return _waterfall(falls[result["lead"]], *short)
     if any(cause["kind"].startswith("idle ") for cause in result["causes"]):
-        keys = ("kind", "seconds_s", "share", "name")
-        causes = [{**one, "seconds_s": one["seconds"]} for one in result["causes"]]
-        rows = [[_cell(key, one[key]) for key in keys] for one in causes]
         columns = ("what", "per step", "share", "mostly")
+        rows = [_row_of_cause(cause) for cause in result["causes"]]
         return Piece("where the time of a step goes, on the device", columns, rows)
     first = result["tables"][0]
-    rows = _cells({**first, "rows": sorted(first["rows"], key=lambda row: -(row[1] or 0.0))})
+    longest_first = sorted(first["rows"], key=lambda row: -(row[1] or 0.0))
+    rows = _cells({**first, "rows": longest_first})
     # On a narrow terminal, the columns per epoch would fold the names of the rows.
     kept = len(first["columns"]) if console().width >= 100 else 4
     return Piece(first["title"], first["columns"][:kept], [row[:kept] for row in rows])
 
 
-def _are_two_programs(result: Mapping[str, Any]) -> bool:
+def _row_of_cause(cause: Values) -> Row:
+    seconds = _cell("seconds_s", cause["seconds"])
+    return [cause["kind"], seconds, _cell("share", cause["share"]), cause["name"]]
+
+
+def _are_two_programs(result: Values) -> bool:
     """Return whether the first cause is that two traces are of different programs."""
     kinds = [cause["kind"] for cause in result["causes"][:1]]
     return kinds == ["programs"] and result["tables"][0]["key"] == "components"
 
 
-def _short_tables(result: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _short_tables(result: Values) -> Iterator[Values]:
     for table in result["tables"]:
-        left = len(table["rows"]) - MOST_ROWS
-        more = f" ({left} more with --json or --markdown)" if left > 0 else ""
-        rows = [[_cut(value) for value in row] for row in table["rows"][:MOST_ROWS]]
+        n_left_out = len(table["rows"]) - MOST_ROWS
+        more = f" ({n_left_out} more with --json or --markdown)" if n_left_out > 0 else ""
+        rows = [list(map(_cut, row)) for row in table["rows"][:MOST_ROWS]]
         yield {**table, "title": table["title"] + more, "rows": rows}
 
 
-def _cut(value: Any) -> Any:
-    is_long = isinstance(value, str) and len(value) > 64
-    return f"{value[:44]}…{value[-19:]}" if is_long else value
+def _cut(value: T) -> T | str:
+    """Return a value; of a long text, only the beginning and the end."""
+    if isinstance(value, str) and len(value) > LONGEST_TEXT:
+        return f"{value[:44]}…{value[-19:]}"
+    return value
 
 
-_BAR = ("part", "a_s", "b_s", "change_s", "share_of_gap")
+class _Bar(NamedTuple):
+    """A bar of a waterfall."""
+
+    part: str
+    a_s: float
+    b_s: float
+    change_s: float
+    share_of_gap: float | None
+
+
 _LISTS = {
     "unequal": "differences in the setup",
     "evidence": "evidence",
@@ -123,7 +171,7 @@ _LISTS = {
 }
 
 
-def _explanation(result: Mapping[str, Any], tables: Iterable[Mapping[str, Any]]) -> Iterator[Piece]:
+def _explanation(result: Values, tables: Iterable[Values]) -> Iterator[Piece]:
     names = [account["name"] for account in result["accounts"]]
     if result["changes"]:
         rows = [(change["name"], *change["texts"]) for change in result["changes"]]
@@ -135,19 +183,22 @@ def _explanation(result: Mapping[str, Any], tables: Iterable[Mapping[str, Any]])
         yield Piece(f"facts of {name}", ("fact", "value"), list(facts.items()))
 
 
-def _cells(table: Mapping[str, Any]) -> list[list[Any]]:
+def _cells(table: Values) -> list[Row]:
     return [list(map(_cell, table["columns"], row)) for row in table["rows"]]
 
 
-def _cell(column: str, value: Any) -> Any:
+def _cell(column: str, value: T) -> T | str:
     """Format a value; the name of its column tells whether it is a time or a share."""
-    if value is not None and column.endswith("_s"):
-        return change_text(value) if column == "change_s" else seconds_text(value)
-    is_share = value is not None and column.startswith("share")
-    return f"{100 * value:.1f} %" if is_share else value
+    if not isinstance(value, float | int):
+        return value
+    if column == "change_s":
+        return change_text(value)
+    if column.endswith("_s"):
+        return seconds_text(value)
+    return f"{100 * value:.1f} %" if column.startswith("share") else value
 
 
-def _log_lines(logs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _log_lines(logs: Sequence[Values]) -> Iterator[str]:
     """Yield what was read from each log, and after its last reading what it says of its run."""
     for number, reading in enumerate(logs, start=1):
         yield f"{reading['file']}: {reading['sentence']}"
@@ -156,7 +207,7 @@ def _log_lines(logs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"{reading['file']}: {reading['settings']}"
 
 
-def _like_with_like(comparisons: Sequence[Mapping[str, Any]]) -> Piece:
+def _like_with_like(comparisons: Sequence[Values]) -> Piece:
     rows = []
     for comparison in comparisons:
         names = f"{comparison['b']} to {comparison['a']}"
@@ -169,28 +220,17 @@ def _like_with_like(comparisons: Sequence[Mapping[str, Any]]) -> Piece:
     return Piece("like with like", columns, rows)
 
 
-def _reconciliation(result: Mapping[str, Any]) -> Iterator[Piece]:
-    a, b, compared = result["a"], result["b"], result["comparison"]
+def _reconciliation(result: Values) -> Iterator[Piece]:
+    a = result["a"]
+    b = result["b"]
     yield Piece("evidence", (), result["evidence"])
     yield Piece("read from logs", (), list(_log_lines(result["logs"])))
     yield _like_with_like(result.get("alike", []))
-    wrong = [one["sentence"] for one in result["contradictions"]]
+    wrong = [contradiction["sentence"] for contradiction in result["contradictions"]]
     yield Piece("contradictions and gaps", (), wrong)
-    pers = ("step", "sample", "epoch")
-    rows, times = [], []
-    for one in result["measurements"]:
-        claimed = "-" if one["claimed"] is None else f"{one['claimed']:g}x"
-        supports = f"nothing: {one['of']}"
-        if one["supports"] is not None:
-            supports = f"{ratio_text(one['supports'])} per {one['per']}, of {one['of']}"
-        rows.append((one["name"], claimed, supports))
-        taken = [one[side][f"{per}_s"] for per in pers for side in ("a", "b")]
-        if any(taken):
-            times.append((one["name"], *(_cell("_s", seconds) for seconds in taken)))
-    title = f"ratio that each measurement supports, {b} to {a}"
-    yield Piece(title, ("measurement", "claimed", "supports"), rows)
-    columns = ("measurement", *(f"{per}, {side}" for per in pers for side in (a, b)))
-    yield Piece("times; an epoch is its number of samples at this rate", columns, times)
+    yield _supported_ratios(result)
+    yield _times(result)
+    compared = result["comparison"]
     if compared is not None:
         yield from (_waterfall(fall, a, b) for fall in compared["waterfalls"])
         yield Piece("differences in the setup", (), compared["unequal"])
@@ -202,10 +242,47 @@ def _reconciliation(result: Mapping[str, Any]) -> Iterator[Piece]:
     yield Piece("what to measure next", (), result["advice"])
 
 
-def _waterfall(fall: Mapping[str, Any], a: str, b: str) -> Piece:
+def _supported_ratios(result: Values) -> Piece:
+    title = f"ratio that each measurement supports, {result['b']} to {result['a']}"
+    rows = []
+    for measurement in result["measurements"]:
+        claimed = "-" if measurement["claimed"] is None else f"{measurement['claimed']:g}x"
+        rows.append((measurement["name"], claimed, _support(measurement)))
+    return Piece(title, ("measurement", "claimed", "supports"), rows)
+
+
+def _support(measurement: Values) -> str:
+    ratio = measurement["supports"]
+    if ratio is None:
+        return f"nothing: {measurement['of']}"
+    return f"{ratio_text(ratio)} per {measurement['per']}, of {measurement['of']}"
+
+
+def _times(result: Values) -> Piece:
+    """Return the times of each measurement, per unit first for A and then for B."""
+    columns = ["measurement"]
+    for unit in _UNITS:
+        columns += [f"{unit}, {result['a']}", f"{unit}, {result['b']}"]
+    rows = []
+    for measurement in result["measurements"]:
+        seconds = []
+        for unit in _UNITS:
+            seconds += [measurement["a"][f"{unit}_s"], measurement["b"][f"{unit}_s"]]
+        if any(seconds):
+            rows.append((measurement["name"], *(_cell("_s", value) for value in seconds)))
+    return Piece("times; an epoch is its number of samples at this rate", columns, rows)
+
+
+def _waterfall(fall: Values, a: str, b: str) -> Piece:
     ratio = "" if fall["ratio"] is None else f": {ratio_text(fall['ratio'])}"
-    share = 1.0 if fall["gap_s"] else None
-    whole = {**fall, "part": "all", "change_s": fall["gap_s"], "share_of_gap": share}
-    rows = [[_cell(key, bar[key]) for key in _BAR] for bar in [*fall["bars"], whole]]
+    total = _Bar(
+        part="all",
+        a_s=fall["a_s"],
+        b_s=fall["b_s"],
+        change_s=fall["gap_s"],
+        share_of_gap=1.0 if fall["gap_s"] else None,
+    )
+    bars = [_Bar(**{key: bar[key] for key in _Bar._fields}) for bar in fall["bars"]]
+    rows = [list(map(_cell, _Bar._fields, bar)) for bar in [*bars, total]]
     columns = ("part", a, b, "change", "share of the gap")
     return Piece(f"from {a} to {b} per {fall['per']}{ratio}", columns, rows, total=True)

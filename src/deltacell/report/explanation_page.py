@@ -3,42 +3,55 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import NamedTuple
 
+from deltacell.base.rendering import Values
 from deltacell.report.page import is_known, json_block, page
 from deltacell.report.terminal import shown
 
 MOST_ROWS = 1000  # rows of a table on the page; the JSON output has all of them
 
-_COLOURS = {
-    **{"data": "data loading", "copy": "transfer to device,copies", "prepare": "graph preparation"},
-    **{"forward": "forward,compute", "loss": "loss", "backward": "backward"},
-    **{"exchange": "gradient communication,communication", "optimizer": "optimizer"},
-    **{"beside": "logging and callbacks,validation,checkpoints and figures"},
-    **{"idle": "idle,device idle"},
+COLOURS = {
+    "data loading": "data",
+    "transfer to device": "copy",
+    "copies": "copy",
+    "graph preparation": "prepare",
+    "forward": "forward",
+    "compute": "forward",
+    "loss": "loss",
+    "backward": "backward",
+    "gradient communication": "exchange",
+    "communication": "exchange",
+    "optimizer": "optimizer",
+    "logging and callbacks": "beside",
+    "validation": "beside",
+    "checkpoints and figures": "beside",
+    "idle": "idle",
+    "device idle": "idle",
 }
-COLOURS = {name: colour for colour, names in _COLOURS.items() for name in names.split(",")}
 """The colour of each category; all others use ``other``."""
 
+Cell = str | float | None
+"""A cell of a table."""
 
-def explanation_page(data: Mapping[str, Any]) -> str:
+_ORDER = {category: place for place, category in enumerate(COLOURS)}
+_KEYS_OF_A_BAR = (
+    *("lane", "depth", "begin_ms", "duration_ms"),
+    *("name", "category", "count", "busy_ms"),
+)
+
+
+def explanation_page(data: Values) -> str:
     """Return the page of an explanation, given by `Explanation.to_json`, as self-contained HTML."""
     names = [account["name"] for account in data["accounts"]]
-    ranks = [rank for rank in (data["timeline"] or {"ranks": ()})["ranks"] if rank["bars"]]
-    tables = [table for table in data["tables"] if table["rows"]]
-    facts = {name: [one.get(name) for one in data["facts"]] for f in data["facts"] for name in f}
-    seen = sorted({bar["category"] for rank in ranks for bar in rank["bars"]}, key=_order)
-    legend = {_colour(x): [y for y in seen if _colour(y) == _colour(x)] for x in seen}
-    keys = ("lane", "depth", "begin_ms", "duration_ms", "name", "category", "count", "busy_ms")
-    drawn = [
-        {
-            **{key: rank[key] for key in ("name", "begin_ms", "step_ms", "lanes")},
-            "bars": [[bar[key] for key in keys] for bar in rank["bars"]],
-        }
-        for rank in ranks
-    ]
+    ranks = _drawn_ranks(data["timeline"])
+    categories = _categories_of(ranks)
+    drawing = {
+        "ranks": [_drawn_rank(rank) for rank in ranks],
+        "colours": {category: _colour(category) for category in categories},
+    }
     return page(
         "explanation",
         scripts=("table.js", "explanation.js"),
@@ -47,12 +60,47 @@ def explanation_page(data: Mapping[str, Any]) -> str:
         stacks=_stacks(data, names),
         falls=[_fall(fall) for fall in data["waterfalls"]],
         ranks=ranks,
-        legend=[(colour, ", ".join(named)) for colour, named in legend.items()],
-        drawing=json_block({"ranks": drawn, "colours": {one: _colour(one) for one in seen}}),
-        tables=[_table(table, names) for table in tables],
+        legend=_legend(categories),
+        drawing=json_block(drawing),
+        tables=[_table(table, names) for table in data["tables"] if table["rows"]],
         most=MOST_ROWS,
-        facts={name: [shown(x) for x in cells] for name, cells in facts.items()},
+        facts=_facts_by_name(data["facts"]),
     )
+
+
+def _drawn_ranks(timeline: Values | None) -> list[Values]:
+    """Return the ranks that have something to draw; none without a timeline."""
+    if timeline is None:
+        return []
+    return [rank for rank in timeline["ranks"] if rank["bars"]]
+
+
+def _categories_of(ranks: Iterable[Values]) -> list[str]:
+    categories: set[str] = set()
+    for rank in ranks:
+        categories.update(bar["category"] for bar in rank["bars"])
+    return sorted(categories, key=_order)
+
+
+def _drawn_rank(rank: Values) -> Values:
+    bars = [[bar[key] for key in _KEYS_OF_A_BAR] for bar in rank["bars"]]
+    return {**{key: rank[key] for key in ("name", "begin_ms", "step_ms", "lanes")}, "bars": bars}
+
+
+def _legend(categories: Iterable[str]) -> list[tuple[str, str]]:
+    """Return each colour with the categories that have it."""
+    by_colour: dict[str, list[str]] = {}
+    for category in categories:
+        by_colour.setdefault(_colour(category), []).append(category)
+    return [(colour, ", ".join(named)) for colour, named in by_colour.items()]
+
+
+def _facts_by_name(facts: Sequence[Values]) -> dict[str, list[str]]:
+    """Return the facts of all accounts by name, with a dash where an account has none."""
+    names: dict[str, None] = {}
+    for of_account in facts:
+        names |= dict.fromkeys(of_account)
+    return {name: [shown(of_account.get(name)) for of_account in facts] for name in names}
 
 
 def _colour(category: str) -> str:
@@ -60,64 +108,129 @@ def _colour(category: str) -> str:
 
 
 def _order(category: str) -> tuple[int, str]:
-    return (list(COLOURS).index(category) if category in COLOURS else 99, category)
+    return _ORDER.get(category, len(_ORDER)), category
 
 
-def _stacks(data: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any] | None:
-    accounts = data["accounts"]
-    per = "fit" if accounts[0]["source"] == "fit" else "step"
-    parts = [account["parts_s"] for account in accounts]
-    if data["waterfalls"]:
-        per, bars = data["waterfalls"][0]["per"], data["waterfalls"][0]["bars"]
-        parts = [{bar["part"]: bar[side] for bar in bars} for side in ("a_s", "b_s")]
-    parts = [{part: s for part, s in of.items() if s > 0} for of in parts]
-    totals = [math.fsum(of.values()) for of in parts]
-    widest = max(totals)
+class _Stack(NamedTuple):
+    """An account as a bar of pieces, one for each part that takes time."""
+
+    name: str
+    total: float
+    pieces: list[Values]
+
+
+def _stacks(data: Values, names: Sequence[str]) -> Values | None:
+    """Return the parts of each account as stacked bars; None if none takes time."""
+    per, seconds_by_part = _parts_of_accounts(data)
+    positive = [
+        {part: seconds for part, seconds in parts.items() if seconds > 0}
+        for parts in seconds_by_part
+    ]
+    widest = max(math.fsum(parts.values()) for parts in positive)
     if not widest > 0:
         return None
-    order = sorted({part for of in parts for part in of}, key=_order)
-    stacked = []
-    for name, of, total in zip(names, parts, totals, strict=True):
-        pieces, reached = [], 0.0
-        for part in (part for part in order if part in of):
-            place = {"x": reached / widest, "width": of[part] / widest, "share": of[part] / total}
-            pieces.append({"part": part, "colour": _colour(part), "seconds": of[part], **place})
-            reached += of[part]
-        stacked.append({"name": name, "total": total, "pieces": pieces})
-    return {"per": per, "bars": stacked, "legend": [(_colour(part), part) for part in order]}
+    order = sorted(set().union(*positive), key=_order)
+    stacks = [_stack(*named, order, widest) for named in zip(names, positive, strict=True)]
+    return {"per": per, "bars": stacks, "legend": [(_colour(part), part) for part in order]}
 
 
-def _fall(fall: Mapping[str, Any]) -> dict[str, Any]:
-    reached = list(accumulate((bar["change_s"] for bar in fall["bars"]), initial=fall["a_s"]))
-    low, high = min(reached), max(reached)
-    # The scale begins at 0 unless the totals differ so little that changes would be invisible.
-    base = 0.0 if high - low >= 0.2 * high else max(low - 0.3 * (high - low), 0.0)
-    high, base = (1.0, 0.0) if high <= base else (high, base)
-    at = [min(max((seconds - base) / (high - base), 0.0), 1.0) for seconds in reached]
+def _parts_of_accounts(data: Values) -> tuple[str, list[Mapping[str, float]]]:
+    """Return the unit of time, and the seconds of each part in each account.
+
+    A comparison has the parts of its first waterfall.
+    """
+    if data["waterfalls"]:
+        fall = data["waterfalls"][0]
+        sides = ("a_s", "b_s")
+        return fall["per"], [{bar["part"]: bar[side] for bar in fall["bars"]} for side in sides]
+    accounts = data["accounts"]
+    per = "fit" if accounts[0]["source"] == "fit" else "step"
+    return per, [account["parts_s"] for account in accounts]
+
+
+def _stack(name: str, parts: Mapping[str, float], order: Sequence[str], widest: float) -> _Stack:
+    total = math.fsum(parts.values())
+    pieces: list[Values] = []
+    begin = 0.0
+    for part in order:
+        if part not in parts:
+            continue
+        seconds = parts[part]
+        pieces.append(
+            {
+                "part": part,
+                "colour": _colour(part),
+                "seconds": seconds,
+                "x": begin / widest,
+                "width": seconds / widest,
+                "share": seconds / total,
+            }
+        )
+        begin += seconds
+    return _Stack(name, total, pieces)
+
+
+def _fall(fall: Values) -> Values:
+    """Return a waterfall with the places of its bars, as shares of the drawing's width."""
+    changes = [bar["change_s"] for bar in fall["bars"]]
+    reached = list(accumulate(changes, initial=fall["a_s"]))
+    base, high = _range_of_fall(min(reached), max(reached))
+    places = [min(max((seconds - base) / (high - base), 0.0), 1.0) for seconds in reached]
     rows = []
-    for bar, (before, after) in zip(fall["bars"], pairwise(at), strict=True):
-        sign = "more" if bar["change_s"] > 0 else "less" if bar["change_s"] < 0 else ""
-        rows.append({**bar, "sign": sign, "from": before, "to": after})
-    return {**fall, "begin": base, "a_width": at[0], "b_width": at[-1], "rows": rows}
+    for bar, (before, after) in zip(fall["bars"], pairwise(places), strict=True):
+        rows.append({**bar, "sign": _sign(bar["change_s"]), "from": before, "to": after})
+    return {**fall, "begin": base, "a_width": places[0], "b_width": places[-1], "rows": rows}
 
 
-def _table(table: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+def _range_of_fall(low: float, high: float) -> tuple[float, float]:
+    """Return the ends of the scale for totals between two values.
+
+    It begins at 0 unless the totals differ so little that changes would be invisible.
+    """
+    difference = high - low
+    is_visible_from_0 = difference >= 0.2 * high
+    base = 0.0 if is_visible_from_0 else max(low - 0.3 * difference, 0.0)
+    return (0.0, 1.0) if high <= base else (base, high)
+
+
+def _sign(change: float) -> str:
+    if change > 0:
+        return "more"
+    return "less" if change < 0 else ""
+
+
+class _Column(NamedTuple):
+    """A column of a table: how its cells are formatted, and its title."""
+
+    kind: str  # text, seconds, share or number
+    title: str
+
+
+def _table(table: Values, names: Sequence[str]) -> Values:
     # In a comparison, the columns of A and B have their names.
-    named = dict(zip(("a_s", "b_s"), names, strict=False))
+    titles = dict(zip(("a_s", "b_s"), names, strict=False))
     columns = []
-    for i, name in enumerate(table["columns"]):
-        cells = [row[i] for row in table["rows"] if row[i] is not None]
-        if not cells or not all(type(x) in (int, float) for x in cells):
-            columns.append(("text", name))
-        elif name.endswith("_s"):
-            columns.append(("seconds", named.get(name, name.removesuffix("_s"))))
-        else:
-            columns.append(("share" if name.startswith("share") else "number", name))
-    rows = [
-        [
-            x if kind == "text" or is_known(x) else None
-            for (kind, _), x in zip(columns, row, strict=True)
-        ]
-        for row in table["rows"][:MOST_ROWS]
-    ]
+    for place, name in enumerate(table["columns"]):
+        cells = [row[place] for row in table["rows"] if row[place] is not None]
+        columns.append(_column(name, cells, titles))
+    rows = [_cells_of_page(columns, row) for row in table["rows"][:MOST_ROWS]]
     return {"title": table["title"], "columns": columns, "rows": rows, "count": len(table["rows"])}
+
+
+def _column(name: str, cells: Sequence[object], titles: Mapping[str, str]) -> _Column:
+    # A truth value is no number here.
+    are_numbers = all(type(cell) in (int, float) for cell in cells)
+    if not cells or not are_numbers:
+        return _Column("text", name)
+    if name.endswith("_s"):
+        return _Column("seconds", titles.get(name, name.removesuffix("_s")))
+    return _Column("share" if name.startswith("share") else "number", name)
+
+
+def _cells_of_page(columns: Sequence[_Column], row: Sequence[Cell]) -> list[Cell]:
+    """Return the cells of a row, without numbers that are not finite."""
+    cells = []
+    for column, cell in zip(columns, row, strict=True):
+        is_shown = column.kind == "text" or isinstance(cell, str) or is_known(cell)
+        cells.append(cell if is_shown else None)
+    return cells

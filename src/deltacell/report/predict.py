@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 from urllib.parse import quote
 
+from deltacell.base.rendering import Values
 from deltacell.base.text import count_text
 from deltacell.report.page import Axis, ScoreScale, is_known, json_block, page
 from deltacell.report.terminal import Piece, few, print_line, print_pieces, print_table, shown
 
 MOST_ROWS = 2000  # rows on the page; the Parquet file has all of them
 MOST_SETS = 20  # gene sets on the page of the demo
+MOST_VOTES = 20  # votes in the table of an explained set
+MOST_VOTE_LINES = 5  # votes that are told as a line
+MOST_NAMES = 8  # names of complexes, pathways, reactions or terms in a line
 SENTENCES = 5  # sentences that are not folded away, unless there are more warnings
 COLOURS = 10  # colours of relations; further relations reuse them with dashes
+DASHES = 3
 
 _ENDS = (None, "lowest", "highest")
 _PARTS = ("training", "validation", "test")
-_FORMATS: dict[str, Callable[[Any], str]] = {
-    **{"names": " ".join, "deleted": shown},
-    **{"distance": "{:.2g}".format, "weight": "{:.3g}".format},
-    **dict.fromkeys(("score", "measured", "predicted", "contribution"), "{:+.4f}".format),
+_SIGNED = "{:+.4f}".format
+_FORMATS: dict[str, Callable[..., str]] = {
+    "names": " ".join,
+    "deleted": shown,
+    "distance": "{:.2g}".format,
+    "weight": "{:.3g}".format,
+    "score": _SIGNED,
+    "measured": _SIGNED,
+    "predicted": _SIGNED,
+    "contribution": _SIGNED,
 }
 _COLUMNS = (
     *("rank", "genes", "score", "spread", "status", "measured", "linked"),
@@ -28,53 +39,65 @@ _COLUMNS = (
 )
 
 
-def print_ranking(result: Mapping[str, Any], most: int = 10) -> None:
+def print_ranking(result: Values, most: int = 10) -> None:
+    """Print the first rows of each end, what is said about the ranking, and its agreement."""
     for end in _ENDS:
-        rows = []
-        for row in [row for row in result["rows"] if row["end"] == end][:most]:
-            keys = ("score", "spread", "measured")
-            known = {key: "" if row[key] is None else f"{row[key]:.4f}" for key in keys}
-            known |= {key: few(row[key], 3) for key in ("relations", "pathways", "complexes")}
-            linked, genes = "yes" if row["linked"] else "", " ".join(row["names"])
-            rows.append({**row, **known, "linked": linked, "genes": genes})
+        of_end = [row for row in result["rows"] if row["end"] == end]
+        rows = [_printed_row(row) for row in of_end[:most]]
         columns = [key for key in _COLUMNS if any(row[key] for row in rows)]
         if rows:
-            title = _title_of_end(result, end)
-            title += f" ({len(rows):,} of {result['counts'][end or 'listed']:,})"
-            print_table(title, columns, [[row[key] for key in columns] for row in rows])
+            n_rows = result["counts"][end or "listed"]
+            cells = [[row[key] for key in columns] for row in rows]
+            title = f"{_title_of_end(result, end)} ({len(rows):,} of {n_rows:,})"
+            print_table(title, columns, cells)
     if not result["rows"]:
         print_line("No gene set matches the request.")
     for sentence in result["sentences"]:
         print_line(sentence)
-    for one in result["agreement"]:
-        if one["pearson"] is not None:
+    for agreement in result["agreement"]:
+        if agreement["pearson"] is not None:
             print_line(
-                f"Pearson correlation of predicted and measured scores: {one['pearson']:.3f} on "
-                f"{one['sets']:,} sets of the {one['part']} part; `deltacell evaluate` uses all.",
+                "Pearson correlation of predicted and measured scores: "
+                f"{agreement['pearson']:.3f} on {agreement['sets']:,} sets of the "
+                f"{agreement['part']} part; `deltacell evaluate` uses all.",
             )
 
 
-def _title_of_end(result: Mapping[str, Any], end: str | None) -> str:
+def _title_of_end(result: Values, end: str | None) -> str:
     if end is None:
         return "in order of increasing score"
     meaning = result.get("low_means" if end == "lowest" else "high_means")
     return f"{end} scores" if meaning is None else f"{end} scores: {meaning}"
 
 
-def print_explained_set(result: Mapping[str, Any]) -> None:
+def _printed_row(row: Values) -> Values:
+    """Return a row of a ranking with texts in place of numbers and lists."""
+    numbers = {
+        key: "" if row[key] is None else f"{row[key]:.4f}"
+        for key in ("score", "spread", "measured")
+    }
+    lists = {key: few(row[key], 3) for key in ("relations", "pathways", "complexes")}
+    is_linked = "yes" if row["linked"] else ""
+    return {**row, **numbers, **lists, "linked": is_linked, "genes": " ".join(row["names"])}
+
+
+def print_explained_set(result: Values) -> None:
+    """Print why a set scores as it does: the sentences, the evidence and the tables."""
     print_line(result["title"], style="bold")
     lines = [f"{kind}: {text}" for kind, text in evidence_lines({**result, "votes": ()})]
     for sentence in [*result["sentences"], *lines]:
         print_line(sentence)
-    genes, rest = list(result["gene_contributions"]), result["other_genes"]
+    genes = list(result["gene_contributions"])
+    rest = result["other_genes"]
     if rest["genes"]:
         name = count_text(rest["genes"], "other gene")
         genes.append({**rest, "name": name, "gene": "", "deleted": False})
-    title, columns = "What the genes' vectors contribute", "name gene deleted contribution"
-    print_pieces([*_tables(result), _table(title, columns, genes)])
+    title = "What the genes' vectors contribute"
+    of_genes = _table(title, "name gene deleted contribution", genes)
+    print_pieces([*_tables(result), of_genes])
 
 
-def explained_page(result: Mapping[str, Any]) -> str:
+def explained_page(result: Values) -> str:
     """Render the explanation of one set, from `predict.explain_set`, as self-contained HTML."""
     return page(
         "why",
@@ -86,11 +109,8 @@ def explained_page(result: Mapping[str, Any]) -> str:
     )
 
 
-def _tables(result: Mapping[str, Any]) -> list[Piece]:
-    votes = [
-        {**vote, "measured": vote["score"], "in_place_of": f"{vote['by']} for {vote['replaced']}"}
-        for vote in result["votes"][:20]
-    ]
+def _tables(result: Values) -> list[Piece]:
+    votes = [_vote_row(vote) for vote in result["votes"][:MOST_VOTES]]
     runs = [{**run, "run": run["name"]} for run in result["runs"]]
     of_votes = "genes measured in_place_of relation weight run"
     of_nearest = "genes distance measured predicted part"
@@ -102,127 +122,198 @@ def _tables(result: Mapping[str, Any]) -> list[Piece]:
     ]
 
 
-def _table(title: str, columns: str, rows: Sequence[Mapping[str, Any]]) -> Piece:
+def _vote_row(vote: Values) -> Values:
+    replacement = f"{vote['by']} for {vote['replaced']}"
+    return {**vote, "measured": vote["score"], "in_place_of": replacement}
+
+
+def _table(title: str, columns: str, rows: Sequence[Values]) -> Piece:
+    """Return a table with columns that are separated by spaces; the genes of sets are names."""
     keys = ["names" if key == "genes" else key for key in columns.split()]
-    cells = [[_FORMATS[k](row[k]) if k in _FORMATS else row[k] for k in keys] for row in rows]
+    cells = [[_formatted(key, row[key]) for key in keys] for row in rows]
     return Piece(title, [key.replace("_", " ") for key in columns.split()], cells)
 
 
-def evidence_lines(known: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _formatted(key: str, value: object) -> object:
+    return _FORMATS[key](value) if key in _FORMATS else value
+
+
+def evidence_lines(known: Values) -> list[tuple[str, str]]:
     """Return the evidence for a row of a ranking or an explained set: pairs of kind and text."""
     known = {"votes": (), "lost": (), "terms": (), **known, **known.get("evidence", {})}
-    lines = [
-        (
-            "measured next to it",
-            f"{' '.join(vote['names'])} {vote['score']:+.4f}, with {vote['by']} in place of "
-            f"{vote['replaced']} by {vote['relation']}",
-        )
-        for vote in known["votes"][:5]
-    ]
-    named = {
+    lines = [("measured next to it", _vote_text(vote)) for vote in known["votes"][:MOST_VOTE_LINES]]
+    terms = [f"{term['term']} ({term['annotation']})" for term in known["terms"]]
+    names_by_kind = {
         "joined by": ", ".join(known["relations"]),
-        "shared complexes": few(known["complexes"], 8),
-        "shared pathways": few(known["pathways"], 8),
-        "reactions lost together": few(known["lost"], 8),
-        "shared terms": few([f"{t['term']} ({t['annotation']})" for t in known["terms"]], 8),
+        "shared complexes": few(known["complexes"], MOST_NAMES),
+        "shared pathways": few(known["pathways"], MOST_NAMES),
+        "reactions lost together": few(known["lost"], MOST_NAMES),
+        "shared terms": few(terms, MOST_NAMES),
     }
-    return lines + [(kind, names) for kind, names in named.items() if names]
+    return lines + [(kind, names) for kind, names in names_by_kind.items() if names]
 
 
-def ranking_page(result: Mapping[str, Any]) -> str:
-    """Render a ranking, from `Ranked.page_data`, as self-contained HTML."""
-    most = MOST_ROWS // max(1, len({row["end"] for row in result["rows"]}))
-    rows = [row for row in result["rows"] if row["rank"] <= most]
-    lines = [evidence_lines(row) for row in rows]
-    seen = {name for row in rows for name in row["relations"]}
-    # The number of a relation determines its colour and dashes.
-    relations = {name: i for i, name in enumerate(dict.fromkeys([*result["relations"], *seen]))}
-    styles = {name: (i % COLOURS, i // COLOURS % 3) for name, i in relations.items()}
-    scale = ScoreScale.of(rows)
-    # Points of the test part are drawn last, on top.
-    points = sorted(result["measured"], key=lambda one: _PARTS.index(one["part"]))
-    genes: dict[str, str] = {}
-    for one in [*rows, *points]:
-        genes |= zip(one["genes"], one["names"], strict=True)
-    place = {gene: i for i, gene in enumerate(genes)}
-    facts = {x["gene"]: [x["description"], x["link"]] for x in result.get("gene_facts", ())}
+def _vote_text(vote: Values) -> str:
+    names = " ".join(vote["names"])
+    exchange = f"with {vote['by']} in place of {vote['replaced']} by {vote['relation']}"
+    return f"{names} {vote['score']:+.4f}, {exchange}"
 
-    def drawn(row: Mapping[str, Any], evidence: list[tuple[str, str]]) -> dict[str, Any]:
-        inside = {gene: i for i, gene in enumerate(row["genes"])}
-        spread = "" if row["spread"] is None else f" ± {scale.text(row['spread'], False)}"
+
+class _Evidence(NamedTuple):
+    """What connects the genes of a row, as pairs of kind and text."""
+
+    row: Values
+    lines: list[tuple[str, str]]
+
+
+class _Drawing:
+    """What the script of a ranking's page draws, with numbers in place of genes and relations."""
+
+    def __init__(self, rows: Sequence[Values], points: Sequence[Values], relations: Sequence[str]):
+        self.scale = ScoreScale.of(rows)
+        # The number of a relation determines its colour and dashes.
+        self.relations = {name: number for number, name in enumerate(relations)}
+        self.names: dict[str, str] = {}
+        for genes_of_set in (*rows, *points):
+            self.names |= zip(genes_of_set["genes"], genes_of_set["names"], strict=True)
+        self._places = {gene: place for place, gene in enumerate(self.names)}
+
+    def styles(self) -> dict[str, tuple[int, int]]:
+        """Return the number of the colour and of the dashes of each relation."""
+        return {
+            name: (number % COLOURS, number // COLOURS % DASHES)
+            for name, number in self.relations.items()
+        }
+
+    def places(self, genes: Iterable[str]) -> list[int]:
+        """Return the numbers of genes."""
+        return [self._places[gene] for gene in genes]
+
+    def row(self, evidence: _Evidence) -> Values:
+        """Return a row of the list."""
+        row = evidence.row
+        spread = row["spread"]
+        spread_text = "" if spread is None else f" ± {self.scale.text(spread, False)}"
+        measured = row["measured"]
         same = ("end", "rank", "status", "linked", "pathways", "complexes")
         return {
             **{key: row[key] for key in same},
-            "genes": [place[gene] for gene in row["genes"]],
-            "score": scale.text(row["score"]) + spread,
-            "measured": None if row["measured"] is None else scale.text(row["measured"]),
+            "genes": self.places(row["genes"]),
+            "score": self.scale.text(row["score"]) + spread_text,
+            "measured": None if measured is None else self.scale.text(measured),
             "value": _value(row["score"]),
-            "measured_value": _value(row["measured"]),
-            "relations": [relations[name] for name in row["relations"]],
-            "links": [
-                [inside[x["first"]], inside[x["second"]], relations[x["relation"]]]
-                for x in row["links"]
-            ],
-            "evidence": evidence,
+            "measured_value": _value(measured),
+            "relations": [self.relations[name] for name in row["relations"]],
+            "links": self._links(row),
+            "evidence": evidence.lines,
         }
 
+    def _links(self, row: Values) -> list[list[int]]:
+        """Return the links of a row: the places of two genes in the set, and the relation."""
+        place_in_set = {gene: place for place, gene in enumerate(row["genes"])}
+        links = []
+        for link in row["links"]:
+            first = place_in_set[link["first"]]
+            second = place_in_set[link["second"]]
+            links.append([first, second, self.relations[link["relation"]]])
+        return links
+
+
+def ranking_page(result: Values) -> str:
+    """Render a ranking, from `Ranked.page_data`, as self-contained HTML."""
+    rows = _rows_of_page(result["rows"])
+    with_evidence = [_Evidence(row, evidence_lines(row)) for row in rows]
+    # Points of the test part are drawn last, on top.
+    points = sorted(result["measured"], key=lambda point: _PARTS.index(point["part"]))
+    linked_by: set[str] = set()
+    for row in rows:
+        linked_by.update(row["relations"])
+    drawing = _Drawing(rows, points, list(dict.fromkeys([*result["relations"], *linked_by])))
+    styles = drawing.styles()
+    facts = {fact["gene"]: [fact["description"], fact["link"]] for fact in _gene_facts(result)}
     data = {
-        "rows": [drawn(row, evidence) for row, evidence in zip(rows, lines, strict=True)],
-        "points": [[place[gene] for gene in one["genes"]] for one in points],
-        "genes": list(genes.items()),
-        "facts": [facts.get(gene, [None, None]) for gene in genes],
+        "rows": [drawing.row(evidence) for evidence in with_evidence],
+        "points": [drawing.places(point["genes"]) for point in points],
+        "genes": list(drawing.names.items()),
+        "facts": [facts.get(gene, [None, None]) for gene in drawing.names],
         "file": result["file"].removesuffix(".parquet"),
         "relations": [[*style, name] for name, style in styles.items()],
     }
-    first, *others = result["sentences"]
-    # Warnings are never folded away.
-    others.sort(key=lambda sentence: not sentence.startswith("Beware"))
-    at_once = max(SENTENCES, 1 + sum(one.startswith("Beware") for one in others))
-    said = [first, *others]
     return page(
         "ranking",
         scripts=("table.js", "ranking.js"),
         result=result,
-        sentences=(said[:at_once], said[at_once:]),
+        sentences=_folded(result["sentences"]),
         scatter=_scatter(points) if points else None,
-        rows=list(zip(rows, lines, strict=True)),
-        scale=scale,
+        rows=with_evidence,
+        scale=drawing.scale,
         value=_value,
         lines=styles,
-        seen=[name for name in relations if name in seen],
+        seen=[name for name in drawing.relations if name in linked_by],
         data=json_block(data),
     )
+
+
+def _rows_of_page(rows: Sequence[Values]) -> list[Values]:
+    """Return the first rows of each end, ``MOST_ROWS`` in all."""
+    n_ends = len({row["end"] for row in rows})
+    most = MOST_ROWS // max(1, n_ends)
+    return [row for row in rows if row["rank"] <= most]
+
+
+def _gene_facts(result: Values) -> Sequence[Values]:
+    facts: Sequence[Values] = result.get("gene_facts", ())
+    return facts
+
+
+def _folded(sentences: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the sentences to show at once and those to fold away, which no warning is."""
+    first, *others = sentences
+    others.sort(key=lambda sentence: not sentence.startswith("Beware"))
+    n_warnings = sum(sentence.startswith("Beware") for sentence in others)
+    at_once = max(SENTENCES, 1 + n_warnings)
+    ordered = [first, *others]
+    return ordered[:at_once], ordered[at_once:]
 
 
 def _value(value: float | None) -> str | None:
     return f"{value:.9g}" if is_known(value) else None
 
 
-def _scatter(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    across = Axis.over([one["measured"] for one in points], 66, 392)
-    up = Axis.over([one["predicted"] for one in points], 252, 8)
-    low, high = max(across.low, up.low), min(across.high, up.high)
+class _Point(NamedTuple):
+    """A measured set in the drawing."""
+
+    x: float
+    y: float
+    measured_set: Values
+
+
+def _scatter(points: Sequence[Values]) -> Values:
+    """Return the drawing of predicted against measured scores."""
+    across = Axis.over([point["measured"] for point in points], 66, 392)
+    up = Axis.over([point["predicted"] for point in points], 252, 8)
+    low = max(across.low, up.low)
+    high = min(across.high, up.high)
     equal = [across.at(low), up.at(low), across.at(high), up.at(high)]
+    drawn = [
+        _Point(across.at(point["measured"]), up.at(point["predicted"]), point) for point in points
+    ]
+    scores: list[float] = []
+    for point in points:
+        scores += [point["measured"], point["predicted"]]
     return {
-        "points": [(across.at(one["measured"]), up.at(one["predicted"]), one) for one in points],
-        "scale": ScoreScale([one[side] for one in points for side in ("measured", "predicted")]),
-        "parts": list(dict.fromkeys(one["part"] for one in reversed(points))),
+        "points": drawn,
+        "scale": ScoreScale(scores),
+        "parts": list(dict.fromkeys(point["part"] for point in reversed(points))),
         "across": across.ticks(6),
         "up": up.ticks(5),
         "equal": equal if low < high else None,
     }
 
 
-def demo_page(result: Mapping[str, Any]) -> str:
+def demo_page(result: Values) -> str:
     """Render the demo, from `demo.results`, as self-contained HTML."""
-    unknown = dict.fromkeys(("parameters", "epochs", "seconds", "colour"))
-    predictors = [{**model, "colour": i % 4} for i, model in enumerate(result["models"])]
-    predictors += [{**unknown, **one} for one in result["baselines"]]
-    # The best come first, those without a correlation last.
-    predictors.sort(
-        key=lambda one: (one["pearson"]["value"] is None, -(one["pearson"]["value"] or 0)),
-    )
-    ends = [one["pearson"][key] for one in predictors for key in ("value", "low", "high")]
+    predictors = _predictors_of_demo(result)
     head = result["ranking"][:MOST_SETS]
     return page(
         "demo",
@@ -230,7 +321,31 @@ def demo_page(result: Mapping[str, Any]) -> str:
         head=head,
         scale=ScoreScale.of(head),
         predictors=predictors,
-        share=Axis.over([0.0, *(end for end in ends if end is not None)], 0.0, 1.0).share,
+        share=_axis_of_correlations(predictors).share,
         # Quoting removes schemes such as javascript:, so a link always leads to a file.
         links=[{**link, "href": "./" + quote(link["file"])} for link in result["links"]],
     )
+
+
+def _predictors_of_demo(result: Values) -> list[Values]:
+    """Return models and baselines, the best first, and those without a correlation last."""
+    unknown = dict.fromkeys(("parameters", "epochs", "seconds", "colour"))
+    models = enumerate(result["models"])
+    predictors: list[Values] = [{**model, "colour": number % 4} for number, model in models]
+    predictors += [{**unknown, **baseline} for baseline in result["baselines"]]
+
+    def unknown_last_and_best_first(predictor: Values) -> tuple[bool, float]:
+        correlation = predictor["pearson"]["value"]
+        return correlation is None, -(correlation or 0)
+
+    return sorted(predictors, key=unknown_last_and_best_first)
+
+
+def _axis_of_correlations(predictors: Sequence[Values]) -> Axis:
+    """Return an axis with 0, all correlations and their intervals."""
+    values = [0.0]
+    for predictor in predictors:
+        correlation = predictor["pearson"]
+        ends = [correlation[key] for key in ("value", "low", "high")]
+        values += [end for end in ends if end is not None]
+    return Axis.over(values, 0.0, 1.0)
