@@ -2,14 +2,18 @@
 
 import shutil
 from dataclasses import replace
+from html import unescape
 
 import numpy as np
 import pytest
+import torch
 
 from deltacell.base.errors import InputError
 from deltacell.cell import Cell
 from deltacell.data.import_folder import Imported
 from deltacell.profile.record import Status, read_run, write_run
+from deltacell.ranking.why import explain_set
+from deltacell.report.predict import explained_page
 from deltacell.screen import Genotypes, Screen
 from deltacell.train.config.compose import compose, with_settings
 from deltacell.train.data import load_data
@@ -152,3 +156,38 @@ def test_scores_do_not_depend_on_the_batch(run):
         for start, end in list(zip(genotypes.offsets[:-1], genotypes.offsets[1:], strict=True))[:5]
     ]
     assert np.array_equal(np.concatenate(alone), together[:5].numpy())
+
+
+def test_the_explanation_and_the_page_name_what_each_study_measured(folder, of_others, capsys):
+    train(config_of(folder, "of-both", f"data.context=[{of_others}]"))
+    loaded = load_run(folder / "of-both")
+    others = Screen.load(folder / "data" / "screens" / "others").merge("mean")
+    is_pair = np.diff(others.offsets) == 2
+    row = int(np.flatnonzero(is_pair)[0])
+    measured = others.genotypes.take(torch.tensor([row])).genes.tolist()
+    [study] = explain_set([loaded], measured).knowledge.studies
+    # The name is that of the study in the screen.
+    [name] = {evidence.name for evidence in loaded.data.context}
+    assert study.study == name
+    assert study.measured == pytest.approx(float(others.column("score")[row]), rel=1e-5)
+    assert study.is_tested
+    assert study.is_hit == bool(others.hit_rule.reaches(others.column("score")[[row]])[0])
+    genotype = Genotypes.of([measured])
+    expected = load_run(of_others).predictor.predict(genotype).score
+    assert study.expected == pytest.approx(float(expected[0]), rel=1e-5)
+    scores = dict(zip(map(frozenset, every_set(others)), others.column("score"), strict=True))
+    assert study.votes
+    for vote in study.votes:
+        genes = frozenset(loaded.data.cell.genes.index(gene) for gene in vote.names)
+        assert vote.score == pytest.approx(float(scores[genes]), abs=1e-4)
+        assert len(genes & set(measured)) == 1
+    explained = explain_set([loaded], measured)
+    page = explained_page(explained.to_json())
+    assert f"{name}: measured {study.measured:+.4g}" in unescape(page)
+    alone = load_run(of_others)
+    assert explain_set([alone], measured).knowledge.studies == []
+
+
+def every_set(screen):
+    bounds = zip(screen.offsets[:-1], screen.offsets[1:], strict=True)
+    return [screen.genotypes.genes[start:end].tolist() for start, end in bounds]

@@ -120,6 +120,18 @@ class Vote:
     weight: float
 
 
+@dataclass(frozen=True)
+class StudyEvidence:
+    """What another study says of a set, in the unit of that study."""
+
+    study: str
+    score: float | None  # measured for the very same set; None if it was not measured
+    is_tested: bool | None  # False for a tested set that is no hit; None if it is unknown
+    is_hit: bool  # whether the score is beyond a threshold of the study
+    expected: float | None  # by the predictor of the study
+    votes: Sequence[Vote]  # its measured sets next to this one, by descending weight
+
+
 class RelationWeights(NamedTuple):
     """How much a predictor reads each relation for some genes."""
 
@@ -203,6 +215,10 @@ class Predictor(Recorded):
 
     def evidence(self, cell: Cell, genes: Sequence[int]) -> list[Vote]:
         """Return the measured sets that the prediction for a set rests on, by weight."""
+        return []
+
+    def context_evidence(self, cell: Cell, genes: Sequence[int]) -> list[StudyEvidence]:
+        """Return what each study of the context says of a set."""
         return []
 
     def relation_weights(self, cell: Cell, genes: Tensor) -> RelationWeights | None:

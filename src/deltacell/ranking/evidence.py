@@ -13,6 +13,7 @@ from deltacell.base.arrays import Ints
 from deltacell.cell import Cell
 from deltacell.cell.annotation import shared_terms
 from deltacell.models.fitted.gene_sets import look_up
+from deltacell.models.interface import Vote
 from deltacell.ranking.gene_names import gene_texts
 from deltacell.screen import Genotypes
 from deltacell.train.predictor import LoadedRun
@@ -62,6 +63,19 @@ class SetVote:
 
 
 @dataclass(frozen=True)
+class StudyKnowledge:
+    """What another study says of a set, in the unit of that study."""
+
+    study: str
+    run: str  # that has read the study
+    measured: float | None
+    is_tested: bool | None  # False for a tested set that is no hit; None if it is unknown
+    is_hit: bool
+    expected: float | None  # by the predictor of the study
+    votes: list[SetVote]  # measured next to the set, the largest weight first
+
+
+@dataclass(frozen=True)
 class SharedTerm:
     """A term of an annotation that all genes of a set have."""
 
@@ -76,6 +90,7 @@ class SetKnowledge:
     votes: list[SetVote]  # the largest weight first
     lost: list[str]  # the reactions that only the whole set loses
     terms: list[SharedTerm]
+    studies: list[StudyKnowledge]  # of the context
 
 
 class Evidence:
@@ -218,12 +233,36 @@ def knowledge_of(
         votes=votes[:most_votes],
         lost=_lost_reactions(cell, genes),
         terms=[SharedTerm(term.annotation, term.term) for term in terms],
+        studies=[study for run in runs for study in _studies_of(run, genes, most_votes)],
     )
 
 
 def _votes_of(run: LoadedRun, genes: Sequence[int]) -> list[SetVote]:
-    cell = run.data.cell
-    names = gene_texts(cell.genes)
+    return _named_votes(run, run.predictor.model.evidence(run.data.cell, list(genes)))
+
+
+def _studies_of(
+    run: LoadedRun,
+    genes: Sequence[int],
+    most_votes: int | None,
+) -> list[StudyKnowledge]:
+    return [
+        StudyKnowledge(
+            study=evidence.study,
+            run=run.record.name,
+            measured=evidence.score,
+            is_tested=evidence.is_tested,
+            is_hit=evidence.is_hit,
+            expected=evidence.expected,
+            votes=_named_votes(run, evidence.votes[:most_votes]),
+        )
+        for evidence in run.predictor.model.context_evidence(run.data.cell, list(genes))
+    ]
+
+
+def _named_votes(run: LoadedRun, votes: Sequence[Vote]) -> list[SetVote]:
+    """Return votes with the names of genes."""
+    names = gene_texts(run.data.cell.genes)
     return [
         SetVote(
             run=run.record.name,
@@ -234,7 +273,7 @@ def _votes_of(run: LoadedRun, genes: Sequence[int]) -> list[SetVote]:
             relation=vote.relation,
             weight=vote.weight,
         )
-        for vote in run.predictor.model.evidence(cell, list(genes))
+        for vote in votes
     ]
 
 

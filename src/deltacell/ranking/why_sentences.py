@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from deltacell.base.text import count_text, listed, printable
-from deltacell.ranking.evidence import SetEvidence, SetVote
+from deltacell.ranking.evidence import SetEvidence, SetVote, StudyKnowledge
 from deltacell.ranking.explained_set import ExplainedSet, MeanContributions, RunScore
 
 
@@ -25,6 +25,7 @@ def why_sentences(
         *_probabilities(explained.runs),
         _measurement(explained.measured, explained.part),
         *_votes(explained.knowledge.votes),
+        *_studies(explained.knowledge.studies),
         *_evidence(explained.evidence),
         *_contributions(explained.contributions),
         *_doubts(len(explained.genes), untrained, trained_sizes, is_alone=is_alone),
@@ -74,6 +75,27 @@ def _votes(votes: Sequence[SetVote]) -> Iterator[str]:
             f"The score is based on {count_text(len(votes), 'measured set')} next to it, mainly "
             f"on {names} ({signed(first.score)})."
         )
+
+
+def _studies(studies: Sequence[StudyKnowledge]) -> Iterator[str]:
+    """Yield what each study of the context measured for the set, or next to it."""
+    for study in studies:
+        name = printable(study.study)
+        if study.measured is not None:
+            hit = ", a hit there" if study.is_hit else ""
+            yield f"{name} measured {signed(study.measured)} for it{hit}."
+        elif study.is_tested is False:
+            yield f"{name} tested it and lists no interaction."
+        elif study.votes:
+            first = study.votes[0]
+            names = printable(" ".join(first.names))
+            n_votes = count_text(len(study.votes), "set")
+            yield (
+                f"{name} did not measure it, but {n_votes} next to it, "
+                f"such as {names} ({signed(first.score)})."
+            )
+        else:
+            yield f"{name} measured neither it nor a set next to it."
 
 
 def _evidence(evidence: SetEvidence) -> Iterator[str]:

@@ -15,6 +15,7 @@ MOST_ROWS = 2000  # rows on the page; the Parquet file has all of them
 MOST_SETS = 20  # gene sets on the page of the demo
 MOST_VOTES = 20  # votes in the table of an explained set
 MOST_VOTE_LINES = 5  # votes that are told as a line
+MOST_STUDY_LINES = 3  # measured sets of a study that are listed of one set
 MOST_NAMES = 8  # names of complexes, pathways, reactions or terms in a line
 SENTENCES = 5  # sentences that are not folded away, unless there are more warnings
 COLOURS = 10  # colours of relations; further relations reuse them with dashes
@@ -140,8 +141,11 @@ def _formatted(key: str, value: object) -> object:
 
 def evidence_lines(known: Values) -> list[tuple[str, str]]:
     """Return the evidence for a row of a ranking or an explained set: pairs of kind and text."""
-    known = {"votes": (), "lost": (), "terms": (), **known, **known.get("evidence", {})}
+    nothing: Values = {"votes": (), "lost": (), "terms": (), "studies": ()}
+    known = {**nothing, **known, **known.get("evidence", {})}
     lines = [("measured next to it", _vote_text(vote)) for vote in known["votes"][:MOST_VOTE_LINES]]
+    for study in known["studies"]:
+        lines += [("other studies", text) for text in _study_texts(study)]
     terms = [f"{term['term']} ({term['annotation']})" for term in known["terms"]]
     names_by_kind = {
         "joined by": ", ".join(known["relations"]),
@@ -157,6 +161,20 @@ def _vote_text(vote: Values) -> str:
     names = " ".join(vote["names"])
     exchange = f"with {vote['by']} in place of {vote['replaced']} by {vote['relation']}"
     return f"{names} {vote['score']:+.4f}, {exchange}"
+
+
+def _study_texts(study: Values) -> list[str]:
+    """Return what a study of the context says of a set: its score, and what it measured nearby."""
+    name = study["study"]
+    texts = []
+    if study["measured"] is not None:
+        texts.append(f"{name}: measured {study['measured']:+.4g}{', a hit' * study['is_hit']}")
+    elif study["is_tested"] is False:
+        texts.append(f"{name}: tested, and not a hit")
+    if study["expected"] is not None:
+        texts.append(f"{name}: its predictor expects {study['expected']:+.4g}")
+    votes = study["votes"][:MOST_STUDY_LINES]
+    return [*texts, *(f"{name}, next to it: {_vote_text(vote)}" for vote in votes)]
 
 
 class _Evidence(NamedTuple):

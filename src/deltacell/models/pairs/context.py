@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,11 +17,12 @@ from deltacell.base.errors import InputError
 from deltacell.cell import Cell
 from deltacell.models.fitted.gene_sets import GeneOrder, GeneSets, aggregated, look_up
 from deltacell.models.fitted.predictor import Part, State
-from deltacell.models.interface import Study, StudyPredictor
+from deltacell.models.interface import Study, StudyEvidence, StudyPredictor
 from deltacell.models.pairs.columns import Known, PairColumns
-from deltacell.models.pairs.messages import Measured
+from deltacell.models.pairs.messages import Measured, named_votes
 from deltacell.screen import Genotypes, Grid, Screen
 from deltacell.screen.genotypes import comparable_keys, set_keys, sets_with
+from deltacell.screen.hit_rule import HitRule
 
 _EXPECTED = ("score", "hit", "given_hit")  # what is read of the prediction of a study's predictor
 _OVER_PAIRS = ("min", "max", "mean")
@@ -36,6 +37,7 @@ class StudySets:
     zeros: Ints  # pairs that were tested and are no hits, as n_genes * first + second, ascending
     digest: str  # of genes and scores; does not depend on the order of genes or rows
     predictor: StudyPredictor | None
+    hits: HitRule
 
     @property
     def centred(self) -> Part:
@@ -53,6 +55,7 @@ class StudySets:
             _zeros(screen, order),
             _digest(measured, order, study.predictor_checksum),
             study.predictor,
+            study.screen.hit_rule,
         )
 
 
@@ -113,6 +116,24 @@ class StudyColumns:
         scores = np.full(len(sets), np.nan)
         scores[is_measured] = measured.targets[ascending[position[is_measured]]]
         return scores
+
+    def evidence(self, cell: Cell, order: GeneOrder, genes: Sequence[int]) -> StudyEvidence:
+        """Return what the study says of a set, whose genes are those of the cell."""
+        places = tuple(sorted(int(order.place[gene]) for gene in genes))
+        one_set = GeneSets(np.array(places), np.array([0, len(places)]))
+        score, tested = self._score_and_tested(one_set)[0].tolist()
+        expected = float(_expected(self.study.predictor, cell, order, one_set)[0, 0])
+        neighbours = self._columns.neighbours.joined(self.known.alike)
+        votes = named_votes(self._sets, neighbours, places, order)
+        mean = self.study.measured.mean
+        return StudyEvidence(
+            self.study.name,
+            score=None if np.isnan(score) else score,
+            is_tested=None if np.isnan(tested) else bool(tested),
+            is_hit=bool(self.study.hits.reaches(np.array([score]))[0]),
+            expected=None if np.isnan(expected) else expected,
+            votes=[replace(vote, score=vote.score + mean) for vote in votes],
+        )
 
     def _own_scores(self, sets: GeneSets) -> Floats:
         own = [self._score_and_tested(sets)]

@@ -8,7 +8,7 @@ sums of votes instead, per relation: `SummedVotes`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +44,11 @@ class Neighbours(NamedTuple):
     names: tuple[str, ...]
     weights: tuple[sp.csr_array, ...]  # W of each relation, [genes, genes]
     matrices: tuple[sp.csr_array, ...]  # D^{-1/2} W D^{-1/2} with D the row sums of W
+
+    def joined(self, others: Neighbours) -> Neighbours:
+        """Return these neighbours and others."""
+        pairs = zip(self, others, strict=True)
+        return Neighbours(*(own + of_others for own, of_others in pairs))
 
     @classmethod
     def of(cls, cell: Cell, order: GeneOrder, features: Sequence[str] | None = None) -> Neighbours:
@@ -497,6 +502,24 @@ def votes_on(
                 if key not in votes or votes[key].weight < weight:
                     votes[key] = Vote(key, gene, other, float(scores[i]), name, weight)
     return sorted(votes.values(), key=lambda vote: (-vote.weight, vote.genes))[:most]
+
+
+def named_votes(
+    measured: Measured,
+    neighbours: Neighbours,
+    places: tuple[int, ...],
+    order: GeneOrder,
+) -> list[Vote]:
+    """Return `votes_on` a set, given by its places, with the genes of the cell."""
+    return [
+        replace(
+            vote,
+            genes=tuple(order.gene[list(vote.genes)].tolist()),
+            replaced=int(order.gene[vote.replaced]),
+            by=int(order.gene[vote.by]),
+        )
+        for vote in votes_on(measured, neighbours, places)
+    ]
 
 
 def _scores_with(measured: Measured, rest: tuple[int, ...]) -> tuple[Ints, Floats]:
