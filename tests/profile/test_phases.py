@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from deltacell.base.errors import StoreError
-from deltacell.profile import phases
+from deltacell.profile import row_files
 from deltacell.profile.limits import limits_sentence
 from deltacell.profile.phase_rows import COLUMNS, PHASES, PhaseSummary, read_phases, unevenness
 from deltacell.profile.phases import NoTimer, PhaseTimer
@@ -45,7 +45,7 @@ def test_a_row_holds_the_time_of_each_phase_also_of_one_that_failed(tmp_path):
 
 
 def test_rows_are_added_to_a_file_until_it_is_full(tmp_path, monkeypatch):
-    monkeypatch.setattr(phases, "_ROWS_OF_PART", 7)
+    monkeypatch.setattr(row_files, "ROWS_OF_PART", 7)
     timer = PhaseTimer(clock=clock())
     for step in range(1, 11):
         a_step(timer, step)

@@ -10,43 +10,16 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 from torch.autograd import profiler as torch_profiler
 
-from deltacell.base.errors import StoreError
-from deltacell.base.files import new_file
 from deltacell.profile.phase_rows import COLUMNS, PHASES
+from deltacell.profile.row_files import RowFiles, prefix_of
 
-_ROWS_OF_PART = 10_000  # in a file, after which the next one begins
 _INDEX = {phase: index for index, phase in enumerate(PHASES)}
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A file of phases that may still grow."""
-
-    path: Path
-    content: pl.DataFrame
-
-    def belongs_to(self, folder: Path, rank: int, attempt: int) -> bool:
-        """Return whether it has the rows of a rank and an attempt in a folder, and still exists."""
-        is_same = self.path.parent == folder and self.path.name.startswith(_prefix(rank, attempt))
-        return is_same and self.path.exists()
-
-
-def _prefix(rank: int, attempt: int) -> str:
-    return f"rank{rank}-attempt{attempt}-part"
-
-
-def _new_part(folder: Path, rank: int, attempt: int) -> Path:
-    """Return the path of the first part that does not exist."""
-    names = (f"{_prefix(rank, attempt)}{number}.parquet" for number in count())
-    return next(folder / name for name in names if not (folder / name).exists())
 
 
 class PhaseTimer:
@@ -61,7 +34,7 @@ class PhaseTimer:
         self._range: torch_profiler.record_function | None = None
         self._profiled = torch_profiler._is_profiler_enabled
         self._rows: list[tuple[Any, ...]] = []  # the COLUMNS after rank and attempt
-        self._part: _Part | None = None  # the file that the next rows are added to
+        self._files = RowFiles("the phases")
         self.last_samples: int | None = None  # of the last row, if there is one
         self._index = _INDEX["other"]
         self._spent = [0] * len(PHASES)
@@ -131,30 +104,13 @@ class PhaseTimer:
     def flush(self, folder: str | os.PathLike[str], rank: int, attempt: int) -> None:
         """Write the new rows atomically; they are kept if that fails.
 
-        They are added to the last part that this timer wrote, until it has `_ROWS_OF_PART` rows, so
-        that a run has few files. ``attempt`` is how often this run was started before.
+        ``attempt`` is how often this run was started before.
         """
         if not self._rows:
             return
-        folder = Path(folder)
         rows = [(rank, attempt, *row) for row in self._rows]
         content = pl.DataFrame(rows, COLUMNS, orient="row")
-        part = self._part
-        is_continued = part is not None and part.belongs_to(folder, rank, attempt)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if part is not None and is_continued:
-                path = part.path
-                content = pl.concat([part.content, content])
-            else:
-                path = _new_part(folder, rank, attempt)
-            with new_file(path) as temporary:
-                content.write_parquet(temporary)
-        except OSError as error:
-            what = f"the phases could not be written: {error.strerror or error}"
-            fix = "Free some space; no incomplete file was left."
-            raise StoreError(what, code="not-written", where=folder, fix=fix) from error
-        self._part = None if len(content) >= _ROWS_OF_PART else _Part(path, content)
+        self._files.add(Path(folder), prefix_of(rank, attempt), content)
         self._rows = []
 
     def close(self) -> None:
