@@ -181,6 +181,7 @@ def test_a_quick_run(words: str, quick: Any) -> None:
             assert ratios.get("relative_difference_of_loss", 0) < 1e-5
         case "train":
             assert all(0 <= row["data_wait_share"] < 1 > row["phase_overhead"] for row in rows)
+            assert all(0 <= row["component_overhead"] < 1 for row in rows)
             assert (len(ratios), rows[2]["propagation"]) == (3, "late")
         case "propagation":
             assert min(ratios["best_times_faster_than_subgraph"], found["roofline_s_per_genotype"])
@@ -240,6 +241,7 @@ def test_starts_are_compared_with_numpy_and_load_neither_pytorch_nor_polars(tmp_
 
 def test_ratios_are_of_turns_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = {"data_wait_share": 0.02, "phase_overhead": 0.002, "peak_mib": 900.0}
+    facts["component_overhead"] = 0.003
     # The machine was ten times slower in the second turn.
     seconds = {"dango": iter([1.0, 10.0, 1.0]), "hetero_cell_late": iter([3.0, 31.0, 9.0])}
 

@@ -69,6 +69,8 @@ def train(
     ``samples_per_s`` is based on the median time of a steady step, and ``data_wait_share`` on the
     phases of waiting for data and of transfer. ``phase_overhead`` is the share of a step spent in
     the phase timers, measured alone because runs with and without them differ less than the noise.
+    ``component_overhead`` is the share of a training spent on recording components: what every
+    switch of components costs, measured alone, and finding and hooking nodes, timed as it happens.
     """
     for model in models:
         check_choice("model", model, MODELS)
@@ -83,7 +85,7 @@ def train(
         for model, of_model in turns.items()
         if model != REFERENCE and REFERENCE in turns
     }
-    shares = ("data_wait_share", "phase_overhead", "peak_mib")
+    shares = ("data_wait_share", "phase_overhead", "component_overhead", "peak_mib")
     measured = {f"{row['model']}_{what}": row[what] for row in rows for what in shares}
     return {"rows": rows, "ratios": ratios, "measured": measured}
 
@@ -109,6 +111,7 @@ def measure_training(model: str, quick: bool, steps: int) -> dict[str, Any]:
         "samples_per_s": batch_size / seconds,
         "data_wait_share": seconds_for_data / float(steady["wall_s"].sum()),
         "phase_overhead": timer_cost() / seconds,
+        "component_overhead": record.component_cost,
         "s_per_step": seconds,
         "s_per_sample": seconds / batch_size,
         "peak_mib": peak,

@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Collection, Iterable
 from typing import Any, Self
 
-import torch
 from torch import nn
 
 from deltacell.base.errors import InputError, did_you_mean
 from deltacell.cell import Cell
+from deltacell.profile.components import NamedRange
 from deltacell.profile.record import Messages
 
 
@@ -88,8 +88,8 @@ def check_cell(**sizes: tuple[int, int]) -> None:
             raise InputError(differ, code="other-cell")
 
 
-named_range = torch.autograd.profiler.record_function
-"""A context that profilers show by name, such as ``dango.encoder``."""
+named_range = NamedRange
+"""A context that profilers show by name, such as ``dango.encoder``, and that a run times."""
 
 
 def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -48,7 +48,7 @@ class HyperSAGNN(nn.Module):
 
     def scores(self, gene_vectors: Tensor, genotypes: Genotypes) -> tuple[Tensor, Tensor]:
         """Return scores [b] and z [b, hidden], the mean of ``(d - s)^2`` over a set's genes."""
-        with named_range("hyper_sagnn"):
+        with named_range("hyper_sagnn", "Hyper-SAGNN"):
             width = self._width(genotypes)
             genotypes = genotypes.to(gene_vectors.device, non_blocking=True)
             place = torch.arange(width, device=genotypes.offsets.device)

@@ -11,7 +11,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional
 
 from deltacell.base.errors import InputError
-from deltacell.models.base import check_choice
+from deltacell.models.base import check_choice, named_range
 from deltacell.models.interface import Prediction
 
 
@@ -55,7 +55,8 @@ class LogCosh:
     ) -> LossValue:
         """Return this rank's share of the loss."""
         weights = _checked_weights(prediction, targets, weights)
-        total = (weights * log_cosh(prediction.score - targets)).sum()
+        with named_range("loss.log_cosh", "log cosh"):
+            total = (weights * log_cosh(prediction.score - targets)).sum()
         return LossValue(total, {"log_cosh": total.detach()})
 
 
@@ -101,9 +102,11 @@ class DangoLoss:
         if "reconstruction" not in prediction.intermediate:
             message = "no reconstruction in the prediction; call the model with wanted=loss.reads"
             raise InputError(message, code="no-reconstruction")
-        errors = log_cosh(prediction.score - targets)
-        interaction = (weights * errors).sum()
-        reconstruction = prediction.intermediate["reconstruction"].mean() * weights.sum()
+        with named_range("loss.interaction"):
+            errors = log_cosh(prediction.score - targets)
+            interaction = (weights * errors).sum()
+        with named_range("loss.reconstruction"):
+            reconstruction = prediction.intermediate["reconstruction"].mean() * weights.sum()
         of_reconstruction, of_interaction = self.factors(epoch)
         # Both terms are always added, so that every parameter has a gradient in every epoch.
         total = of_reconstruction * reconstruction + of_interaction * interaction
@@ -187,17 +190,22 @@ class PointDistributionContrast(nn.Module):
         """Return this rank's share of the loss, and its unweighted parts."""
         weights = _checked_weights(prediction, targets, weights)
         rows = self._rows(prediction, targets)
-        errors = (rows["score"] - rows["target"]).square()
-        parts = {"mse": (weights * errors).sum()}
+        with named_range("loss.point"):
+            errors = (rows["score"] - rows["target"]).square()
+            parts = {"mse": (weights * errors).sum()}
         total = self.lambda_mse * parts["mse"]
         if self.training and (self.lambda_w or self.lambda_c):
-            rows = self._with_recent(rows, epoch)
+            with named_range("loss.buffer"):
+                rows = self._with_recent(rows, epoch)
         share = weights.sum()
         if self.lambda_w:
-            parts["wasserstein"] = wasserstein(rows["score"], rows["target"]) * share
+            with named_range("loss.distribution"):
+                parts["wasserstein"] = wasserstein(rows["score"], rows["target"]) * share
             total = total + self.lambda_w * parts["wasserstein"]
         if self.lambda_c:
-            parts["supcr"] = supcr(rows["z"], rows["target"], self.temperature(epoch)) * share
+            with named_range("loss.contrast"):
+                temperature = self.temperature(epoch)
+                parts["supcr"] = supcr(rows["z"], rows["target"], temperature) * share
             total = total + self.lambda_c * parts["supcr"]
         return LossValue(total, {name: part.detach() for name, part in parts.items()})
 
@@ -246,7 +254,8 @@ class PointDistributionContrast(nn.Module):
         interval = self.gather_interval
         gathers = not is_alone and interval > 0 and self.steps % interval == 0
         if gathers:
-            rows = dict(zip(rows, gather_rows(*rows.values()), strict=True))
+            with named_range("loss.gather"):
+                rows = dict(zip(rows, gather_rows(*rows.values()), strict=True))
         self.steps += 1
         share = self.buffer_share(epoch)
         n_recent = round(len(rows["score"]) * share / (1 - share))

@@ -167,6 +167,7 @@ class RunRecord:
     error: str | None = None
     target: Target | None = None  # None if targets were not standardised
     limits: str | None = None  # a sentence on what limits this run
+    component_cost: float | None = None  # the share of an attempt that recording components took
     refitted: Refitted | None = None  # from which run, if it has seen all measurements
 
     def facts_of_model(self) -> dict[str, Any]:

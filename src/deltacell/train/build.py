@@ -10,6 +10,7 @@ import torch
 
 from deltacell.models.interface import Model
 from deltacell.profile.capture import Capture, HostProfiler, Profiler, Window, check_window
+from deltacell.profile.components import ComponentTimer, NoComponents
 from deltacell.profile.phases import NoTimer, PhaseTimer
 from deltacell.profile.record import FIGURES, PHASES, TRACES, RunRecord
 from deltacell.train.callbacks.base import Callback, Callbacks
@@ -57,6 +58,7 @@ class Training:
     limits: Limits
     capture: CaptureCallback
     timer: PhaseTimer
+    components: ComponentTimer
     attempt: int
 
     @property
@@ -118,6 +120,7 @@ def build_training(
         limits,
         CaptureCallback(profilers, timer),
         timer,
+        _component_timer(config, fabric),
         attempt=0 if before is None else len(before.attempts),
     )
 
@@ -137,6 +140,7 @@ def build_loop(
     throughput = Throughput()
     phases = PhaseCallback(
         timer,
+        training.components,
         training.path / PHASES,
         directory,
         rank=training.fabric.global_rank,
@@ -167,6 +171,7 @@ def build_loop(
         clip=config.optimizer.clip,
         guard=guard,
         timer=timer,
+        components=training.components,
     )
     validator = Validator(
         training.loaders.validation if training.mode.validates else None,
@@ -184,6 +189,12 @@ def build_loop(
         throughput,
         timer,
     )
+
+
+def _component_timer(config: Config, fabric: Fabric) -> ComponentTimer:
+    """Return what records components; not of a device, which computes while the host goes on."""
+    is_host = fabric.device.type == "cpu"
+    return ComponentTimer() if config.profiler.phases and is_host else NoComponents()
 
 
 def _shown(training: Training, rendering: Rendering | None) -> list[Callback]:

@@ -161,7 +161,11 @@ def _record_end(
         if training.config.profiler.phases:
             summary = PhaseSummary(read_phases(training.path / PHASES))
         status = Status.interrupted if signal else Status.finished
-        directory.end(status, limits=None if summary is None else limits_sentence(summary))
+        directory.end(
+            status,
+            limits=None if summary is None else limits_sentence(summary),
+            component_cost=training.components.cost_share,
+        )
     # A launcher may stop rank 0, which still writes, as soon as another rank ends.
     training.fabric.barrier()
     return summary

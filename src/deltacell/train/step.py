@@ -11,6 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from deltacell.models.base import named_range
+from deltacell.profile.component_rows import StepPass
+from deltacell.profile.components import ComponentTimer, NoComponents
 from deltacell.profile.phases import PhaseTimer
 from deltacell.screen import Batch
 from deltacell.train.communication import CommunicationClock, sum_gradients
@@ -87,6 +90,7 @@ class OptimizerStep:
         clip: float | None,
         guard: FiniteGuard,
         timer: PhaseTimer,
+        components: ComponentTimer | None = None,
     ) -> None:
         self.mode = mode
         self.ranked = ranked
@@ -95,6 +99,7 @@ class OptimizerStep:
         self.clip = clip
         self.guard = guard
         self.timer = timer
+        self.components = NoComponents() if components is None else components
         self._only_batch: Prepared | None = None
 
     def __call__(self, step: StepBatches) -> StepResult:
@@ -103,6 +108,7 @@ class OptimizerStep:
         Every genotype of the step has the same weight in the gradient, also those of a short last
         batch: the loss of a batch counts with its share of the genotypes of the step.
         """
+        self.components.begin_step()
         n_genotypes = sum(step.sizes)
         n_computed = 0
         losses: Losses | None = None
@@ -116,6 +122,7 @@ class OptimizerStep:
             self._record(losses, prepared.batch, size)
             n_computed += len(prepared.batch)
         self._update()
+        self.components.end_step(self.state.position.step, n_computed)
         loss = None if losses is None else losses["loss"].detach()
         return StepResult(loss, n_genotypes, n_computed, len(step.sizes))
 
@@ -143,15 +150,20 @@ class OptimizerStep:
         # Gradients are summed over ranks once per optimizer step, with those of the last batch.
         with self.ranked.without_sum(enabled=not is_last):
             losses = self._forward(prepared)
+            self.timer.switch("logging")
+            self.components.before_backward(losses["loss"])
             self.timer.switch("backward")
-            self.ranked.backward(losses["loss"] * share)
+            with self.components.during(StepPass.backward):
+                self.ranked.backward(losses["loss"] * share)
         if self.ranked.fabric.world_size > 1 and is_last:
-            self.timer.move("backward", "communication", self.ranked.clock.exposed())
+            exposed = self.ranked.clock.exposed()
+            self.components.leave_out(self.timer.move("backward", "communication", exposed))
         return losses
 
     def _forward(self, prepared: Prepared) -> Losses:
         self.timer.switch("forward")
-        return self.ranked.forward(prepared)
+        with self.components.during(StepPass.forward):
+            return self.ranked.forward(prepared)
 
     def _backward_of_nothing(self) -> None:
         """Run the backward pass of an empty graph, which has the fixed cost of a backward pass."""
@@ -171,17 +183,25 @@ class OptimizerStep:
     def _update(self) -> None:
         """Update the weights and their moving average."""
         self.timer.switch("optimizer")
+        with self.components.during(StepPass.update):
+            self._update_weights()
+        self.state.position.step += 1
+
+    def _update_weights(self) -> None:
         optimizer = self.state.optimizer
         position = self.state.position
         if self.mode.updates_weights:
             if self.clip is not None:
-                nn.utils.clip_grad_norm_(self.ranked.task.parameters(), self.clip, foreach=True)
+                with named_range("clip"):
+                    parameters = self.ranked.task.parameters()
+                    nn.utils.clip_grad_norm_(parameters, self.clip, foreach=True)
             # The rate is a function of the position: whatever the optimizer had is overwritten.
             for group in optimizer.param_groups:
                 group["lr"] = self.rate(position)
-            optimizer.step()
+            with named_range("optimizer"):
+                optimizer.step()
         if self.mode.computes_gradients:
             optimizer.zero_grad()
         if self.mode.updates_weights and self.state.average is not None:
-            self.state.average.update(position.step)
-        position.step += 1
+            with named_range("ema", "weight average"):
+                self.state.average.update(position.step)

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from deltacell.cell import Cell
+from deltacell.models.base import named_range
 from deltacell.models.interface import Model, Prediction, TargetScale
 from deltacell.models.losses import Loss, LossValue, world_size
 from deltacell.profile.phases import NoTimer, PhaseTimer
@@ -71,7 +72,8 @@ class Task(nn.Module):
         """Return this rank's share of the loss of the global batch, and its parts."""
         prediction = self._predict(prepared)
         self._timer.switch("loss")
-        value = self._loss(prediction, prepared.batch)
+        with named_range("loss"):
+            value = self._loss(prediction, prepared.batch)
         total = value.total
         if not len(prepared.batch):
             # Without genotypes few weights get gradients, but the other ranks wait for all.

@@ -112,7 +112,7 @@ class Dango(Model):
             vectors = []
             first = self.first_vectors(cell)
             for name, sage in zip(self.relations, self.sage, strict=True):
-                with named_range(f"dango.encoder.{name}"):
+                with named_range(f"dango.encoder.{name}", name):
                     vectors.append(sage(SparseMatrix.of(cell.relation(name)), first))
             networks = torch.stack(vectors)
         with named_range("dango.meta_embedding"):

@@ -405,7 +405,7 @@ class HeteroCell(Model):
         """Return the scores [b] of the global head, and add what they come from."""
         hops = encoded.hops[self.first_mutant_hop :]
         wild_type = encoded.wild_type.after(self.first_mutant_hop)
-        with named_range("hetero_cell.mutants"):
+        with named_range("hetero_cell.mutants", "messages on mutants"):
             mutants = prepared.strategy.mutants(plan, hops, wild_type, self.pooling)
         intermediate["pool"] = mutants.pooled
         intermediate["z"] = mutants.z

@@ -37,11 +37,19 @@ from deltacell.profile.explain.judge import MUCH
 from deltacell.profile.explain.noise import Difference, Pace, difference
 from deltacell.profile.explain.programs import ProgramPair
 from deltacell.profile.explain.ranks import late_rank, straggler
+from deltacell.profile.explain.run_components import (
+    ComponentGap,
+    StepParts,
+    leading_component,
+    parts_table,
+    step_parts,
+)
 from deltacell.profile.explain.runs import SAME, RatioReason, RunsJudgement, judge_runs
 from deltacell.profile.explain.setting_advice import advice_on_changes, advice_on_settings
 from deltacell.profile.explain.setting_sentences import changes_sentence, value_texts
 from deltacell.profile.explain.settings import SettingChange
 from deltacell.profile.explain.split import kernel_changes, split_of
+from deltacell.profile.explain.step_cost import EqualBatch, at_equal_batch, step_cost
 from deltacell.profile.explain.subject import CATEGORIES, RunTimes, Subject
 from deltacell.profile.explain.tables import (
     category_table,
@@ -77,6 +85,8 @@ class Explanation:
     comparison: Comparison | None = None
     changes: Sequence[SettingChange] = ()  # settings that differ between two runs
     reasons: Sequence[RatioReason] = ()  # why medians or epochs of two runs differ otherwise
+    component: ComponentGap | None = None  # that makes most of the gap between two runs
+    equal_batch: EqualBatch | None = None  # of two runs with different batches, if it is known
     lead: str | None = None  # what the sentence of two compares: sample, step or epoch
     ratios: Sequence[str] = ()  # other ratios than that of the sentence
     tables: Sequence[EvidenceTable] = ()
@@ -110,6 +120,8 @@ class Explanation:
                 {**asdict(change), "texts": list(value_texts(change))} for change in self.changes
             ],
             "lead": self.lead,
+            "component": None if self.component is None else asdict(self.component),
+            "equal_batch": None if self.equal_batch is None else asdict(self.equal_batch),
             "differences": changes_sentence(self.changes) if self.changes else None,
             "noise": None if self.noise is None else asdict(self.noise),
             "accounts": [account.to_json() for account in self.accounts],
@@ -170,6 +182,10 @@ def _explain_one(subject: Subject) -> Explanation:
         if late_in_run is not None:
             sentence = f"{capital(sentences.straggler_clause(late_in_run))}. {sentence}"
         empty = [part for part in CATEGORIES if not by_rank[part].sum()]
+        parts = _parts_of(subject, run)
+        if parts is not None:
+            samples = account.samples_per_step
+            tables.append(parts_table(parts, subject.name, "step_components", samples))
         tables.append(EvidenceTable("ranks", "ms per step of each rank", by_rank.drop(empty)))
     return _complete(
         [subject],
@@ -220,10 +236,19 @@ def _explain_two_runs(a: Subject, run_a: RunTimes, b: Subject, run_b: RunTimes) 
     ratios = [] if noise is None else [run_sentences.interval_sentence(noise)]
     if compared.epoch_ratio is not None:
         ratios.append(f"{compared.epoch_ratio.line}.")
+    equal = _equal_batch(a, run_a, b, run_b)
+    if equal is not None:
+        ratios.append(run_sentences.equal_batch_sentence(equal, a.name, b.name))
+    parts_a = _parts_of(a, run_a)
+    parts_b = _parts_of(b, run_b)
+    component = None
+    if parts_a is not None and parts_b is not None and judged.cause is not None:
+        component = _leading_component(compared, parts_a, parts_b)
     return _complete(
         [a, b],
         sentence=sentence,
         evidence=[
+            *([] if component is None else [run_sentences.component_sentence(component)]),
             *reasons,
             *([] if ranks is None else [sentences.ranks_differ_sentence(ranks)]),
             *_trace_pair_evidence(views, None if judged.cause is None else judged.cause.kind),
@@ -237,7 +262,45 @@ def _explain_two_runs(a: Subject, run_a: RunTimes, b: Subject, run_b: RunTimes) 
         lead=fall.per,
         changes=judged.changes,
         reasons=judged.reasons,
-        tables=_pair_tables(a, b, views),
+        component=component,
+        equal_batch=equal,
+        tables=[*_pair_tables(a, b, views), *_component_tables((a, parts_a), (b, parts_b))],
+    )
+
+
+def _parts_of(subject: Subject, run: RunTimes) -> StepParts | None:
+    return step_parts(run.components, run.steady_rows, subject.account)
+
+
+def _leading_component(compared: Comparison, a: StepParts, b: StepParts) -> ComponentGap | None:
+    per = compared.steps.per
+    sizes = (1.0, 1.0)
+    if per == "sample":
+        sizes = (compared.a.samples_per_step or 1.0, compared.b.samples_per_step or 1.0)
+    return leading_component(a, b, sizes, per)
+
+
+def _component_tables(
+    a: tuple[Subject, StepParts | None],
+    b: tuple[Subject, StepParts | None],
+) -> list[EvidenceTable]:
+    tables = []
+    for (subject, parts), key in ((a, "step_components_a"), (b, "step_components_b")):
+        if parts is not None:
+            samples = subject.account.samples_per_step
+            tables.append(parts_table(parts, subject.name, key, samples))
+    return tables
+
+
+def _equal_batch(a: Subject, run_a: RunTimes, b: Subject, run_b: RunTimes) -> EqualBatch | None:
+    """Return how long steps would take at an equal batch, if the batches differ."""
+    samples_a = a.account.samples_per_step
+    samples_b = b.account.samples_per_step
+    if not samples_a or not samples_b or not _differ_in_samples(a.account, b.account):
+        return None
+    return at_equal_batch(
+        (a.name, step_cost(run_a.summary.steady), samples_a, a.account.step_s),
+        (b.name, step_cost(run_b.summary.steady), samples_b, b.account.step_s),
     )
 
 

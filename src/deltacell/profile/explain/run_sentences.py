@@ -5,14 +5,23 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from deltacell.base.text import ratio_text, seconds_text, share_text
+from deltacell.base.text import (
+    capital,
+    change_text,
+    listed,
+    ratio_text,
+    seconds_text,
+    share_text,
+)
 from deltacell.profile.explain import sentences
 from deltacell.profile.explain.account import Waterfall
 from deltacell.profile.explain.causes import Cause
 from deltacell.profile.explain.noise import Difference
+from deltacell.profile.explain.run_components import ComponentGap
 from deltacell.profile.explain.runs import OtherSamples, OutsideSteps, RatioReason, SlowSteps
 from deltacell.profile.explain.setting_sentences import differing_clause
 from deltacell.profile.explain.settings import SettingChange
+from deltacell.profile.explain.step_cost import EqualBatch
 
 WIDTH = 100  # columns of a terminal; the first sentence takes at most two lines of it
 
@@ -55,6 +64,30 @@ def same_sentence(
     return _shortest_of(
         f"{none} {b} and {a} per {fall.per} {_times(fall)}{clause}.",
         f"{none} the two runs per {fall.per} {_times(fall)}{clause}.",
+    )
+
+
+def component_sentence(gap: ComponentGap) -> str:
+    """Return the component that makes most of a gap, and how much of it is forward and backward."""
+    change = seconds_text(abs(gap.change))
+    whole = seconds_text(abs(gap.gap))
+    more = "more" if gap.gap > 0 else "less"
+    forward = change_text(gap.forward)
+    backward = change_text(gap.backward)
+    return (
+        f"{capital(gap.component)}: {change} of the {whole} {more} per {gap.per} ({forward} in the"
+        f" forward, {backward} in the backward)."
+    )
+
+
+def equal_batch_sentence(equal: EqualBatch, a: str, b: str) -> str:
+    """Return the ratio of two runs at an equal batch, and what it was computed from."""
+    cost = equal.cost
+    return (
+        f"At an equal batch of {equal.samples:,.0f}, a step of {b} would take"
+        f" {ratio_text(equal.ratio)} as long as one of {a}: a step of {equal.run} takes"
+        f" {seconds_text(cost.fixed)} + {seconds_text(cost.per_sample)} per sample, by its steps of"
+        f" {listed([f'{size:,}' for size in cost.sizes])} samples."
     )
 
 

@@ -13,6 +13,7 @@ import polars as pl
 
 from deltacell.base.errors import InputError
 from deltacell.base.text import Progress, capital, short_name
+from deltacell.profile.component_rows import read_components
 from deltacell.profile.explain import sentences
 from deltacell.profile.explain.account import FIT, TRACE, Account
 from deltacell.profile.explain.settings import RunSettings
@@ -36,14 +37,22 @@ class RunTimes:
     rows: pl.DataFrame
     summary: PhaseSummary
     settings: RunSettings
+    components: pl.DataFrame  # of recorded steps, as `read_components` returns them
+
+    @property
+    def steady_rows(self) -> pl.DataFrame:
+        """The rows of all steady steps, one per rank and step."""
+        return self.rows.filter(kind="train").join(
+            self.summary.steady,
+            on=["attempt", "step"],
+            how="semi",
+        )
 
     def by_rank(self) -> pl.DataFrame:
         """Return the mean milliseconds of a steady step by category, with a row per rank."""
         means = [("wall", "ms per step"), *CATEGORY_OF.items()]
         return (
-            self.rows.filter(kind="train")
-            .join(self.summary.steady, on=["attempt", "step"], how="semi")
-            .group_by("rank")
+            self.steady_rows.group_by("rank")
             .agg(pl.len().alias("steps"), *((pl.mean(f"{x}_s") * 1e3).alias(y) for x, y in means))
             .sort("rank")
         )
@@ -138,7 +147,8 @@ def open_subject(
     if not fit_phases.is_empty():
         return Subject(folder, _fit_account(record, fit_phases, name))
     rows = record.phases()
-    times = RunTimes(record, rows, PhaseSummary(rows), RunSettings.of(record))
+    components = read_components(record.path / PHASES)
+    times = RunTimes(record, rows, PhaseSummary(rows), RunSettings.of(record), components)
     has_traces = any(file.suffix in (".json", ".gz") for file in (folder / TRACES).glob("*"))
     found = RanksAttribution(read_traces(folder, progress=progress)) if has_traces else None
     notices = tuple(f"Trace: {notice}" for notice in (found.notices if found else ()))

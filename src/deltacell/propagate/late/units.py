@@ -206,10 +206,12 @@ def terms_of_units(
     wild = pool.at(units.rows)
     living = units.living.to(pool.weight.dtype)
     if not in_double:
-        vectors = vectors_of_units(step, units, chunks, step.wild_type.last[GENE].dtype)
+        with step.hops[0].around():
+            vectors = vectors_of_units(step, units, chunks, step.wild_type.last[GENE].dtype)
         return _terms(step.readout, units.rows, vectors, living, wild, chunks)
     with torch.autocast(pool.value.device.type, enabled=False):
-        vectors = vectors_of_units(step, units, chunks, torch.float64)
+        with step.hops[0].around():
+            vectors = vectors_of_units(step, units, chunks, torch.float64)
         return _terms(step.readout, units.rows, vectors, living.double(), wild.double(), chunks)
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from deltacell.profile.components import own_graph, same_component_after
 from deltacell.propagate.parallel.threads import in_workers, one_core
 
 Gradients = Sequence[Tensor | None]
@@ -130,8 +131,14 @@ class _Job:
         graph: bool,
     ) -> tuple[Tensor, ...]:
         """Return the results of a piece, with a graph if wanted."""
+        inputs = [leaves[place] for place in self.places[piece]]
         with torch.set_grad_enabled(graph), self.autocast():
-            return self.work.forward(piece, [leaves[place] for place in self.places[piece]])
+            if not graph:
+                return self.work.forward(piece, inputs)
+            with own_graph() as mark:
+                results = self.work.forward(piece, inputs)
+                mark(results)
+            return results
 
     def backward(
         self,
@@ -190,8 +197,9 @@ class _InGraphs(torch.autograd.Function):
             new = job.backward(piece, leaves, of_piece[0])
             if new is None:
                 # Popped to free memory; a second backward computes it again.
-                results = ctx.kept.pop(piece, None) or job.forward(piece, leaves, graph=True)
-                new = gradients_of(results, [inputs[i] for i in wanted], of_piece)
+                with same_component_after():
+                    results = ctx.kept.pop(piece, None) or job.forward(piece, leaves, graph=True)
+                    new = gradients_of(results, [inputs[i] for i in wanted], of_piece)
             _add(totals[worker], zip(wanted, new, strict=True))
 
         with one_core(job.workers):

@@ -12,6 +12,8 @@ from typing import TypeVar
 
 import torch
 
+from deltacell.profile.components import WorkerTimes
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -44,15 +46,17 @@ def in_any_worker(
     if workers <= 1:
         return [function(item) for item in items]
     inference = torch.is_inference_mode_enabled()
+    times = WorkerTimes()
 
     def run(item: Item) -> Result:
-        with torch.inference_mode(inference):
+        with torch.inference_mode(inference), times.of_thread():
             return function(item)
 
     pool = _pool(os.getpid(), workers)
     futures = [pool.submit(run, item) for item in items]
     # Wait for all, so that nothing is running any more when an error is raised.
     wait(futures)
+    times.end()
     return [future.result() for future in futures]
 
 

@@ -1,4 +1,4 @@
-"""The phases of a training on disk."""
+"""The phases and components of a training on disk."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from deltacell.base.errors import DeltacellError
+from deltacell.profile.components import ComponentTimer
 from deltacell.profile.phases import PhaseTimer
 from deltacell.train.callbacks.base import Callback
 from deltacell.train.run_directory import RunDirectory
@@ -13,11 +14,12 @@ from deltacell.train.state import TrainingState
 
 
 class PhaseCallback(Callback):
-    """Writes the rows of the phase timer of one rank."""
+    """Writes the rows of the timers of phases and of components of one rank."""
 
     def __init__(
         self,
         timer: PhaseTimer,
+        components: ComponentTimer,
         folder: Path,
         directory: RunDirectory | None,
         *,
@@ -25,6 +27,7 @@ class PhaseCallback(Callback):
         attempt: int,
     ) -> None:
         self.timer = timer
+        self.components = components
         self.folder = folder
         self.directory = directory
         self.rank = rank
@@ -35,6 +38,7 @@ class PhaseCallback(Callback):
         if self.directory is not None:
             self.directory.lock.check()
         self.timer.flush(self.folder, self.rank, self.attempt)
+        self.components.flush(self.folder, self.rank, self.attempt)
 
     def after_training(self, state: TrainingState) -> None:
         """Write the last rows."""
