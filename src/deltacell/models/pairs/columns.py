@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -39,7 +39,9 @@ from deltacell.models.pairs.messages import (
     profiles,
 )
 
-_RANKS, _RANK_AROUND = (8, 24, 48), 24  # of the low-rank columns, and of those over neighbours
+_RANKS = (8, 24, 48)  # of the low-rank columns
+_RANK_AROUND = 24  # of the low-rank columns over neighbours
+_DENSE_UP_TO = 512  # genes for which all eigenvectors are computed at once
 _COMPONENTS = 16  # of a profile, and of a gene's place in the networks, that become columns
 _NUMBERS = ("count", "negative", "factors", "values")  # of the statistics, in a saved state
 # Added to sums of weights, to shrink mean votes toward 0.
@@ -64,10 +66,13 @@ class Known:
         effects = ridge(part, n_genes, penalty)
         genes = part.sets.genes
         count = np.bincount(genes, minlength=n_genes)
-        below = np.bincount(genes, (part.targets < 0)[part.sets.owner], minlength=n_genes)
-        negative = np.divide(below, count, out=np.full(n_genes, np.nan), where=count > 0)
-        residuals = Measured.of(Part(part.sets, part.targets - effects.score(part.sets)), n_genes)
-        return cls(effects, count / share, negative, *_factors(residuals), residuals)
+        is_below = part.targets < 0
+        n_below = np.bincount(genes, is_below[part.sets.owner], minlength=n_genes)
+        negative = np.full(n_genes, np.nan)
+        np.divide(n_below, count, out=negative, where=count > 0)
+        residuals = _residuals(part, effects, n_genes)
+        factors, values = _factors(residuals)
+        return cls(effects, count / share, negative, factors, values, residuals)
 
     @classmethod
     def from_state(cls, state: State, part: Part, n_genes: int) -> Known:
@@ -76,7 +81,7 @@ class Known:
         The decomposition is not computed again, because it may round differently elsewhere.
         """
         effects = GeneEffects.from_state(state)
-        residuals = Measured.of(Part(part.sets, part.targets - effects.score(part.sets)), n_genes)
+        residuals = _residuals(part, effects, n_genes)
         numbers = {name: state[name] for name in _NUMBERS}
         return cls(effects=effects, residuals=residuals, **numbers)
 
@@ -86,15 +91,27 @@ class Known:
 
     @cached_property
     def alike(self) -> Neighbours:
+        """Which genes have similar interactions, see `messages.alike`."""
         return alike(self.residuals.pairs)
 
 
+def _residuals(part: Part, effects: GeneEffects, n_genes: int) -> Measured:
+    """Return the measured sets with their scores minus those of the additive model."""
+    residuals = part.targets - effects.score(part.sets)
+    return Measured.of(Part(part.sets, residuals), n_genes)
+
+
 def _factors(measured: Measured) -> tuple[Doubles, Doubles]:
-    n, k = measured.n_genes, max(_RANKS)
+    """Return the leading eigenvectors of the measured pairs, [genes, k], and eigenvalues, [k].
+
+    There are none if no pair was measured.
+    """
+    n = measured.n_genes
+    k = max(_RANKS)
     matrix = measured.pairs.astype(np.float64)
     if not matrix.nnz:
         return np.zeros((n, 0)), np.zeros(0)
-    if n <= 512:
+    if n <= _DENSE_UP_TO:
         values, vectors = np.linalg.eigh(matrix.toarray())
     else:
         start = np.random.default_rng(0).uniform(0.5, 1.5, n)
@@ -136,19 +153,24 @@ class PairColumns:
         features: Sequence[str] | None = None,
     ) -> None:
         self.neighbours = Neighbours.of(cell, order, features)
-        self.n_genes, self.largest = len(order), largest
+        self.n_genes = len(order)
+        self.largest = largest
         self.over_pairs = EVERY if largest > 2 else ("mean",)
         self._around: tuple[Known, list[Doubles]] | None = None
-        chosen = sorted(chosen_features(cell, features), key=lambda f: f.name)
-        wide = [f for f in chosen if f.width >= PROFILE_WIDTH]
-        none = np.empty((self.n_genes, 0), dtype=np.float32)
-        narrow = [f.values[order.gene] for f in chosen if f.width < PROFILE_WIDTH]
-        self.narrow: Floats = np.concatenate([none, *narrow], axis=1)
-        places = [self.neighbours.places(_COMPONENTS)] if self.neighbours.names else []
-        reduced = [feature_vectors(f, _COMPONENTS)[order.gene] for f in wide]
-        self.components: Floats = np.concatenate([none, *reduced, *places], axis=1)
+        chosen = sorted(chosen_features(cell, features), key=lambda feature: feature.name)
+        narrow = [feature for feature in chosen if feature.width < PROFILE_WIDTH]
+        wide = [feature for feature in chosen if feature.width >= PROFILE_WIDTH]
+        no_columns = np.empty((self.n_genes, 0), dtype=np.float32)
+        narrow_values = [feature.values[order.gene] for feature in narrow]
+        self.narrow: Floats = np.concatenate([no_columns, *narrow_values], axis=1)
+        components = [feature_vectors(feature, _COMPONENTS)[order.gene] for feature in wide]
+        if self.neighbours.names:
+            components.append(self.neighbours.places(_COMPONENTS))
+        self.components: Floats = np.concatenate([no_columns, *components], axis=1)
         # In double precision, so that columns do not depend on how products are cut into blocks.
-        self.profiles = [profiles(f.values[order.gene]).astype(np.float64) for f in wide]
+        self.profiles = [
+            profiles(feature.values[order.gene]).astype(np.float64) for feature in wide
+        ]
         self._linked = [(weight > 0).astype(np.float32) for weight in self.neighbours.weights]
 
     def __call__(
@@ -162,27 +184,43 @@ class PairColumns:
 
         The first is the score of the additive model, and the third is the number of unseen genes.
         """
-        pairs, effects = sets.pairs(), known.effects
-        means = [mean[:, :1] for mean in self._means_around(known)]
-        around = np.concatenate([np.empty((self.n_genes, 0)), *means], axis=1)
-        unseen = sets.total((~effects.seen)[sets.genes].astype(np.float32))
-        genes = np.column_stack([effects.known, known.count, known.negative, around])
-        low_rank = known.factors[pairs.first] * known.factors[pairs.second] * known.values
-        of_pairs: list[AnyArray] = [
-            _vote_columns(_residual_sums(sums.pairs, pairs, effects, around)),
+        pairs = sets.pairs()
+        around = self._effects_around(known)
+        parts = [
+            _columns_of_sets(known, sets),
+            self._columns_of_genes(known, sets),
+            aggregated(self._columns_of_pairs(known, pairs, sums), pairs.offsets, self.over_pairs),
+        ]
+        if sums.larger is not None:
+            parts.append(_larger_set_columns(sums.larger, sets, known.effects, around))
+        parts.append(self.fixed(sets) if fixed is None else fixed)
+        return np.concatenate(parts, axis=1, dtype=np.float32)
+
+    def _effects_around(self, known: Known) -> Doubles:
+        """Return the mean effect of each gene's measured neighbours, [genes, relations]."""
+        no_columns = np.empty((self.n_genes, 0))
+        effects = [mean[:, :1] for mean in self._means_around(known)]
+        return np.concatenate([no_columns, *effects], axis=1)
+
+    def _columns_of_genes(self, known: Known, sets: GeneSets) -> AnyArray:
+        """Return the smallest and the largest statistics among the genes of each set."""
+        around = self._effects_around(known)
+        of_genes = [known.effects.known, known.count, known.negative, around]
+        statistics = np.column_stack(of_genes)
+        return aggregated(statistics[sets.genes], sets.offsets, ("min", "max"))
+
+    def _columns_of_pairs(self, known: Known, pairs: GenePairs, sums: SetSums) -> AnyArray:
+        """Return the votes and the low-rank scores of pairs, [pairs, columns]."""
+        around = self._effects_around(known)
+        factors = known.factors[pairs.first] * known.factors[pairs.second]
+        low_rank = factors * known.values
+        columns: list[AnyArray] = [
+            _vote_columns(_residual_sums(sums.pairs, pairs, known.effects, around)),
             _vote_columns(_sums_of_alike(known, pairs)),
             np.stack([low_rank[:, :rank].sum(axis=1) for rank in _RANKS], axis=1),
             self._low_rank_around(known, pairs),
         ]
-        own = [
-            np.stack([effects.score(sets), sets.sizes, unseen], axis=1),
-            aggregated(genes[sets.genes], sets.offsets, ("min", "max")),
-            aggregated(np.concatenate(of_pairs, axis=1), pairs.offsets, self.over_pairs),
-        ]
-        if sums.larger is not None:
-            own.append(_larger_set_columns(sums.larger, sets, effects, around))
-        own.append(self.fixed(sets) if fixed is None else fixed)
-        return np.concatenate(own, axis=1, dtype=np.float32)
+        return np.concatenate(columns, axis=1)
 
     def for_another_study(self) -> PairColumns:
         """Return the same columns with a cache of their own, for other measured sets."""
@@ -213,20 +251,22 @@ class PairColumns:
         """Return the mean effect and factors of each gene's measured neighbours, by relation."""
         # Cached, because all blocks of sets are scored with the same statistics.
         if self._around is None or self._around[0] is not known:
-            values = np.column_stack([known.effects.effect, known.factors[:, :_RANK_AROUND]])
-            seen = known.effects.seen.astype(np.float64)
-            means = [
-                (matrix @ values) / (matrix @ seen + _FEW_VOTERS)[:, None]
-                for matrix in self.neighbours.matrices
-            ]
-            self._around = known, means
+            factors = known.factors[:, :_RANK_AROUND]
+            values = np.column_stack([known.effects.effect, factors])
+            is_seen = known.effects.seen.astype(np.float64)
+            means = []
+            for matrix in self.neighbours.matrices:
+                weight = matrix @ is_seen + _FEW_VOTERS
+                means.append((matrix @ values) / weight[:, None])
+            self._around = (known, means)
         return self._around[1]
 
     def _low_rank_around(self, known: Known, pairs: GenePairs) -> Floats:
         """Return the low-rank score with one gene, and with both, replaced by their neighbours."""
         factors = known.factors[:, :_RANK_AROUND]
         values = known.values[:_RANK_AROUND]
-        columns = np.zeros((len(pairs.first), 2 * len(self.neighbours.names)), dtype=np.float32)
+        n_columns = 2 * len(self.neighbours.names)
+        columns = np.zeros((len(pairs.first), n_columns), dtype=np.float32)
         around = [mean[:, 1:] for mean in self._means_around(known)]
         for block in by_first_gene(pairs):
             own = factors[block.genes] * values
@@ -240,21 +280,35 @@ class PairColumns:
         return columns
 
     def _fixed_pair_columns(self, pairs: GenePairs) -> Floats:
-        relations, weights = len(self.neighbours.names), self.neighbours.weights
-        width = 2 * relations + len(self.profiles)
-        tables = np.zeros((len(pairs.first), width), dtype=np.float32)
-        for block in by_first_gene(pairs):
-            for i, (weight, linked) in enumerate(zip(weights, self._linked, strict=True)):
-                common = (linked[block.genes] @ linked).toarray()
-                tables[block.pairs, i] = block.entries(weight[block.genes].toarray())
-                tables[block.pairs, relations + i] = block.entries(common)
-            for i, profile in enumerate(self.profiles):
-                cosine = profile[block.genes] @ profile.T
-                tables[block.pairs, 2 * relations + i] = block.entries(cosine)
+        """Return what networks, features and profiles say of pairs, [pairs, columns]."""
         values = np.concatenate([self.narrow, self.components], axis=1)
         product = values[pairs.first] * values[pairs.second]
         difference = np.abs(self.components[pairs.first] - self.components[pairs.second])
-        return np.concatenate([tables, product, difference], axis=1)
+        return np.concatenate([self._network_columns(pairs), product, difference], axis=1)
+
+    def _network_columns(self, pairs: GenePairs) -> Floats:
+        """Return weights and common neighbours by relation, and cosines of profiles."""
+        n_relations = len(self.neighbours.names)
+        width = 2 * n_relations + len(self.profiles)
+        columns = np.zeros((len(pairs.first), width), dtype=np.float32)
+        for block in by_first_gene(pairs):
+            weights = zip(self.neighbours.weights, self._linked, strict=True)
+            for relation, (weight, linked) in enumerate(weights):
+                n_common = (linked[block.genes] @ linked).toarray()
+                of_edges = weight[block.genes].toarray()
+                columns[block.pairs, relation] = block.entries(of_edges)
+                columns[block.pairs, n_relations + relation] = block.entries(n_common)
+            for number, profile in enumerate(self.profiles, start=2 * n_relations):
+                cosine = profile[block.genes] @ profile.T
+                columns[block.pairs, number] = block.entries(cosine)
+        return columns
+
+
+def _columns_of_sets(known: Known, sets: GeneSets) -> AnyArray:
+    """Return the additive score, the size and the number of unseen genes of each set."""
+    is_unseen = ~known.effects.seen
+    n_unseen = sets.total(is_unseen[sets.genes].astype(np.float32))
+    return np.stack([known.effects.score(sets), sets.sizes, n_unseen], axis=1)
 
 
 def _vote_columns(sums: PairSums) -> Floats:
@@ -312,7 +366,8 @@ def _larger_set_columns(
     around: Doubles,
 ) -> Floats:
     """Return the mean vote on each larger set and the sum of weights, [sets, relations * 2]."""
-    effects_of_rest = effects.score(sets)[sets.owner] - effects.effect[sets.genes]
+    effects_of_all = effects.score(sets)
+    effects_of_rest = effects_of_all[sets.owner] - effects.effect[sets.genes]
     expected = effects_of_rest[:, None] + around[sets.genes]
     scores = sets.total(sums.scores - sums.weights * expected)
     weights = sets.total(sums.weights)
@@ -348,38 +403,95 @@ def training_columns(
     into folds, and only sets without any gene of one fold count as measured. The other sets, which
     were tested but have no score, are numbered from ``len(part.sets)``.
     """
-    n, n_part, sets = columns.n_genes, len(part.sets), part.sets
-    if others is not None:
-        sets = sets.followed_by(others)
-    fixed = columns.fixed(sets)
-    found: list[tuple[Floats, Ints]] = []
-    sums = columns.sums(Measured.of(part, n), sets)
-    fold = set_folds(sets, n, folds, seed)
-    for k in range(folds):
-        rows, kept = np.flatnonzero(fold == k), np.flatnonzero(fold[:n_part] != k)
-        known = Known.of(part.take(kept), n, penalty, share=len(kept) / n_part)
-        of_fold = columns(known, sets.take(rows), sums.take(sets, rows), fixed[rows])
-        found.append((of_fold, rows))
+    source = _TrainingSource(columns, part, others, penalty)
+    rows = [*source.with_all_measured(folds, seed)]
     for turn in range(rounds):
-        of_gene = np.random.default_rng([seed, 1, turn]).integers(gene_folds, size=n)
-        # A set whose genes are in several folds gets a row for one of them.
-        place = hashed_sets(sets, n, (seed, 2, turn)) % sets.sizes.astype(np.uint64)
-        chosen = of_gene[sets.genes[sets.offsets[:-1] + place.astype(np.int64)]]
-        for k in range(gene_folds):
-            left_out = of_gene == k
-            has_one = np.logical_or.reduceat(left_out[part.sets.genes], part.sets.offsets[:-1])
-            kept, rows = np.flatnonzero(~has_one), np.flatnonzero(chosen == k)
-            if len(kept) and len(rows):
-                rest, some = part.take(kept), sets.take(rows)
-                sums = columns.sums(Measured.of(rest, n), some, left_out)
-                found.append((columns(Known.of(rest, n, penalty), some, sums, fixed[rows]), rows))
-    tables, rows_of = zip(*found, strict=True)
-    return np.concatenate(tables), np.concatenate(rows_of)
+        rows += source.with_some_unseen(gene_folds, (seed, turn))
+    table = np.concatenate([of_fold.table for of_fold in rows])
+    return table, np.concatenate([of_fold.sets for of_fold in rows])
+
+
+class _TrainingRows(NamedTuple):
+    """Columns to learn from."""
+
+    table: Floats  # [rows, columns]
+    sets: Ints  # the number of the set of each row
+
+
+class _TrainingSource:
+    """The sets to learn from, of which some count as measured at a time."""
+
+    def __init__(
+        self,
+        columns: PairColumns,
+        part: Part,
+        others: GeneSets | None,
+        penalty: float,
+    ) -> None:
+        self._columns = columns
+        self._part = part
+        self._sets = part.sets if others is None else part.sets.followed_by(others)
+        self._penalty = penalty
+        self._n_genes = columns.n_genes
+        self._fixed = columns.fixed(self._sets)
+
+    def with_all_measured(self, folds: int, seed: int) -> Iterator[_TrainingRows]:
+        """Yield the rows of each fold of sets; their statistics come from the other folds."""
+        sums = self._columns.sums(Measured.of(self._part, self._n_genes), self._sets)
+        fold = set_folds(self._sets, self._n_genes, folds, seed)
+        n_measured = len(self._part.sets)
+        for number in range(folds):
+            rows = np.flatnonzero(fold == number)
+            kept = np.flatnonzero(fold[:n_measured] != number)
+            share = len(kept) / n_measured
+            known = Known.of(self._part.take(kept), self._n_genes, self._penalty, share=share)
+            of_fold = sums.take(self._sets, rows)
+            table = self._columns(known, self._sets.take(rows), of_fold, self._fixed[rows])
+            yield _TrainingRows(table, rows)
+
+    def with_some_unseen(self, gene_folds: int, seed: tuple[int, int]) -> Iterator[_TrainingRows]:
+        """Yield the rows of each fold of genes; no set with one of its genes counts as measured.
+
+        A fold without a row, or without measured sets, yields nothing.
+        """
+        first, turn = seed
+        fold_of_gene = np.random.default_rng([first, 1, turn]).integers(
+            gene_folds,
+            size=self._n_genes,
+        )
+        fold_of_set = fold_of_gene[self._random_genes((first, 2, turn))]
+        for number in range(gene_folds):
+            is_unseen = fold_of_gene == number
+            kept = np.flatnonzero(~_has_any(self._part.sets, is_unseen))
+            rows = np.flatnonzero(fold_of_set == number)
+            if not len(kept) or not len(rows):
+                continue
+            measured = self._part.take(kept)
+            sets = self._sets.take(rows)
+            sums = self._columns.sums(Measured.of(measured, self._n_genes), sets, is_unseen)
+            known = Known.of(measured, self._n_genes, self._penalty)
+            yield _TrainingRows(self._columns(known, sets, sums, self._fixed[rows]), rows)
+
+    def _random_genes(self, seed: tuple[int, ...]) -> Ints:
+        """Return a gene of each set.
+
+        A set whose genes are in several folds gets a row for one of them.
+        """
+        sets = self._sets
+        place = hashed_sets(sets, self._n_genes, seed) % sets.sizes.astype(np.uint64)
+        return sets.genes[sets.offsets[:-1] + place.astype(np.int64)]
+
+
+def _has_any(sets: GeneSets, is_wanted: Bools) -> Bools:
+    """Return which sets have one of the wanted genes or more."""
+    has_any: Bools = np.logical_or.reduceat(is_wanted[sets.genes], sets.offsets[:-1])
+    return has_any
 
 
 def set_folds(sets: GeneSets, n_genes: int, folds: int, seed: int) -> Ints:
     """Return the fold of each set, which depends only on its genes."""
-    return (hashed_sets(sets, n_genes, (seed, 0)) % np.uint64(folds)).astype(np.int64)
+    hashes = hashed_sets(sets, n_genes, (seed, 0))
+    return (hashes % np.uint64(folds)).astype(np.int64)
 
 
 def hashed_sets(sets: GeneSets, n_genes: int, seed: tuple[int, ...]) -> npt.NDArray[np.uint64]:
