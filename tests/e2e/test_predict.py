@@ -143,7 +143,7 @@ def test_two_processes_write_the_same_file(runs, here, deltacell, monkeypatch):
     for rank in ("1", "0"):
         monkeypatch.setenv("RANK", rank)
         said.append(deltacell(*words, "--out", "two.parquet"))
-    assert "this is process 1 of 2" in said[1].stderr
+    assert "this is part 1 of 2" in said[1].stderr
     assert ["lowest scores" in one.stdout for one in said] == [False, True]
     assert Path("one.parquet").read_bytes() == Path("two.parquet").read_bytes()
     assert not Path("two.parquet.partial").exists()

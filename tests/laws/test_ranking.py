@@ -23,7 +23,7 @@ from deltacell.ranking.gene_sets import Block, Combinations, Listed, Scored
 from deltacell.ranking.ranking_file import SCHEMA
 from deltacell.ranking.request import FILE, PAIRS, TRIPLES, WITH, Request
 from deltacell.ranking.request_on_runs import RequestOnRuns, RunFacts
-from deltacell.ranking.search import rank_sets
+from deltacell.ranking.search import Contact, merge_parts, rank_sets, score_part
 from deltacell.ranking.work import read_scored
 from deltacell.screen import Genotypes, Screen
 from deltacell.train.predictor import TrainedPredictor
@@ -267,10 +267,10 @@ def test_stopped_or_killed_at_any_block_and_resumed_it_is_the_same_file(case, li
         out = at / "out.parquet"
         for is_killed, blocks, every in lives:
             left = iter([False] * blocks)
-            options = {} if is_killed else {"stop": lambda left=left: next(left, True)}
+            contact = Contact() if is_killed else Contact(stop=lambda left=left: next(left, True))
             mortal = Mortal(scorer, blocks if is_killed else 10**9)
             with suppress(Killed), saving(every):
-                if rank_sets(subject, mortal, out, **options) is None:
+                if rank_sets(subject, mortal, out, contact=contact) is None:
                     assert not out.exists()
         rank_sets(subject, scorer, out)
         assert out.read_bytes() == whole
@@ -295,6 +295,61 @@ def test_any_number_of_processes_gives_the_same_file(case, world, dies):
         again = [rank_sets(subject, scorer, out, ranks=(n, world)) for n in range(world)]
         assert [ranking is not None for ranking in again] == [n == 0 for n in range(world)]
         assert [p.name for p in at.iterdir()] == ["out.parquet"]
+
+
+@LAW
+@given(subjects(), st.integers(1, 5), st.data())
+def test_parts_that_were_killed_damaged_or_lost_merge_into_the_same_file(case, n_parts, data):
+    subject, scorer, _, _ = case
+    whole = bytes_of(subject, scorer)
+    fates = st.sampled_from(["whole", "killed", "damaged", "lost"])
+    fate_of = dict.fromkeys(range(n_parts), "whole")
+    fate_of |= {part: data.draw(fates) for part in range(1, n_parts)}
+    told = []
+    with folder() as at:
+        out = at / "out.parquet"
+        for part, fate in fate_of.items():
+            is_killed = fate == "killed"
+            with suppress(Killed), saving(0 if is_killed else 1e9):
+                mortal = Mortal(scorer, 1) if is_killed else scorer
+                assert score_part(subject, mortal, out, (part, n_parts))
+            state = at / "out.parquet.partial" / f"part-{part + 1}-of-{n_parts}.state"
+            if fate == "damaged":
+                state.write_bytes(state.read_bytes()[:-20])
+            elif fate == "lost":
+                state.unlink()
+        merge_parts(subject, scorer, out, contact=Contact(tell=told.append))
+        assert out.read_bytes() == whole
+        assert [p.name for p in at.iterdir()] == ["out.parquet"]
+        # A part that comes late finds the ranking.
+        assert score_part(subject, scorer, out, (0, n_parts))
+        assert [p.name for p in at.iterdir()] == ["out.parquet"]
+    named = " ".join(sentence for sentence in told if sentence.startswith("Of "))
+    for part, fate in fate_of.items():
+        words = named.replace(",", "").split()
+        if fate in ("damaged", "lost"):
+            assert str(part + 1) in words
+
+
+def test_every_part_begins_with_the_same_sets():
+    n = 14
+    cell = Cell([f"Y{i:02d}" for i in range(n)], [])
+    screen = Screen.build(cell.genes, Genotypes.of([[0, 1]]), score=1.0)
+    sets = Combinations(np.arange(n), 3, sets_per_piece=8)
+    subject = subject_of(Request(TRIPLES, top=3), cell, range(n), sets, screen)
+    first_scored = []
+    for part in range(4):
+        scorer = Additive(np.linspace(-1, 1, n), float("nan"))
+        pieces = []
+        candidates = scorer.candidates
+        scorer.candidates = lambda piece, above, below, into=pieces, real=candidates: (
+            into.append(piece) or real(piece, above, below)
+        )
+        with folder() as at:
+            score_part(subject, scorer, at / "out", (part, 4))
+        first_scored.append(pieces[0])
+    assert len(first_scored[0]) > 10
+    assert all(np.array_equal(sets, first_scored[0]) for sets in first_scored)
 
 
 @LAW
@@ -328,7 +383,7 @@ def test_progress_of_a_killed_ranking_is_on_the_disk():
         with pytest.raises(Killed), saving(0):
             # The trial of a quarter of the blocks comes first.
             rank_sets(subject, Mortal(scorer, 30 + subject.sets.n_pieces // 4), at / "out")
-        done = read_scored(at / "out.partial" / "rank-0-of-1.state")[1]["done"]
+        done = read_scored(at / "out.partial" / "part-1-of-1.state")[1]["done"]
         assert done == 30
 
 

@@ -9,7 +9,14 @@ from deltacell.ranking import search
 from deltacell.ranking.gene_sets import Combinations, Scored
 from deltacell.ranking.kept import Kept
 from deltacell.ranking.search import trial_seconds
-from deltacell.ranking.work import Work, ranks_of_environment, read_scored, write_scored
+from deltacell.ranking.work import (
+    Work,
+    number_of_parts,
+    ranks_of_environment,
+    ranks_of_part,
+    read_scored,
+    write_scored,
+)
 
 REQUEST = {"sets": "pairs", "top": 2}
 BOTH = {"lowest": None, "highest": None}
@@ -129,6 +136,39 @@ def test_the_first_waits_for_the_others(tmp_path):
             work.save(1, Kept(2, BOTH, 2), finished=True)
         # What another request left behind is not taken for this one's.
         assert first.unfinished() == left
+
+
+def test_the_number_of_parts_is_that_of_their_files(tmp_path, refused):
+    out = tmp_path / "out"
+    refused("no-parts", number_of_parts, out)
+    [state] = begin(out, (0, 3)).folder.glob("*.state")
+    assert number_of_parts(out) == 3
+    assert loaded(out, ranks=(1, 3)) == 0
+    assert loaded(out, ranks=(1, 4)) == "other-request"
+    # What was refused has left a lock, and no part.
+    assert number_of_parts(out) == 3
+    state.with_name("part-1-of-4.state").write_bytes(state.read_bytes())
+    refused("other-number-of-parts", number_of_parts, out)
+
+
+def test_a_damaged_part_is_scored_again_and_those_of_others_are_left(tmp_path):
+    out = tmp_path / "out"
+    states = [next(begin(out, (rank, 2)).folder.glob(f"part-{rank + 1}*.state")) for rank in (0, 1)]
+    for state in states:
+        state.write_bytes(b"PK and no more")
+    assert loaded(out, ranks=(1, 2)) == "damaged-work"
+    work = Work(out, REQUEST, (1, 2), repairs=True)
+    assert [work.problem(rank) for rank in (0, 1)] == ["damaged", "damaged"]
+    assert loaded(out, ranks=(1, 2), repairs=True) == 0
+    assert [state.exists() for state in states] == [True, False]
+    assert work.problem(1) == "missing"
+
+
+def test_a_part_is_named_by_its_number_and_the_number_of_parts(refused):
+    assert ranks_of_part("1/1") == (0, 1)
+    assert ranks_of_part("17/64") == (16, 64)
+    for text in ("0/4", "5/4", "4", "a/b", "1/0", "-1/4", "1/4/4", "", "１/４", "1/4 "):
+        refused("invalid-part", ranks_of_part, text)
 
 
 def test_the_rank_is_read_from_the_environment(monkeypatch, refused):

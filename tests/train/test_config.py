@@ -339,7 +339,9 @@ def test_the_wheel_has_every_config():
     folder = ROOT / "src" / "deltacell" / "conf"
     configs = {str(path.relative_to(ROOT / "src")) for path in folder.rglob("*.yaml")}
     assert len(configs) > 15
-    others = {"deltacell/conf/slurm_job.sh", "deltacell/demo/demo.yaml"}
+    scripts = {str(path.relative_to(ROOT / "src")) for path in folder.glob("*.sh")}
+    assert len(scripts) == 3
+    others = {*scripts, "deltacell/demo/demo.yaml"}
     assert configs | others | {"deltacell/conf/__init__.py"} <= packed
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from deltacell.api.why import ScoreExplanation, why
-from deltacell.base.errors import need
+from deltacell.base.errors import InputError, need
 from deltacell.base.files import write_text
 from deltacell.base.rendering import Shown, progress_bar, report_function
 from deltacell.base.text import Progress
@@ -25,8 +25,8 @@ from deltacell.ranking.measured import against_measured
 from deltacell.ranking.ranking_file import SHOWN, Ranking, read_rows
 from deltacell.ranking.request import Request
 from deltacell.ranking.request_on_runs import subject_of
-from deltacell.ranking.search import rank_sets
-from deltacell.ranking.work import ranks_of_environment
+from deltacell.ranking.search import Contact, merge_parts, rank_sets, score_part
+from deltacell.ranking.work import Ranks, ranks_of_environment, ranks_of_part
 from deltacell.screen import Genotypes
 from deltacell.train.predictor import AnyRun, LoadedRun, load_runs
 from deltacell.train.signals import StopSignals
@@ -162,6 +162,8 @@ def rank(
     out: str | os.PathLike[str] | None = None,
     weights: str = "best",
     device: str = "auto",
+    part: str | None = None,
+    merge: bool = False,
     overwrite: bool = False,
     progress: bool = True,
     tell: Callable[[str], None] = lambda sentence: None,
@@ -178,9 +180,12 @@ def rank(
     The ranking is a Parquet file, by default in the folder ``rankings`` of the first run. Repeat
     the call to resume a ranking that was stopped; one that is complete is read from its file.
     Under torchrun only the first process returns it.
+
+    On a cluster, calls with ``part="1/64"`` to ``"64/64"`` score a part each and return None, and
+    one with ``merge`` returns the ranking, after scoring the parts that are missing or damaged.
     """
-    ranks = ranks_of_environment()
-    is_first = ranks[0] == 0
+    ranks = _ranks(part, merge=merge)
+    is_first = ranks[0] == 0 or part is not None
     tell = tell if is_first else lambda sentence: None
     with progress_bar() as bar:
         report: Progress = bar if progress and is_first else lambda label, done, total: None
@@ -197,22 +202,40 @@ def rank(
         path = default if out is None else Path(out)
         # Until here nothing is to be saved, and a signal ends the process even inside a library.
         with StopSignals() as signals:
-            ranking = rank_sets(
-                subject,
-                scorer,
-                path,
-                ranks=ranks,
-                overwrite=overwrite,
-                stop=lambda: signals.received is not None,
-                progress=report,
-                tell=tell,
-            )
+            contact = Contact(lambda: signals.received is not None, report, tell)
+            ranking = None
+            if part is not None:
+                if score_part(subject, scorer, path, ranks, overwrite=overwrite, contact=contact):
+                    tell(f"Part {part} is finished; merge all parts with --merge.")
+                    return None
+            elif merge:
+                ranking = merge_parts(subject, scorer, path, overwrite=overwrite, contact=contact)
+            else:
+                ranking = rank_sets(
+                    subject,
+                    scorer,
+                    path,
+                    ranks=ranks,
+                    overwrite=overwrite,
+                    contact=contact,
+                )
     if ranking is not None:
         return Ranked(ranking.path, ranking.about, loaded, subject.genes.tolist())
     if signals.received is not None:
         tell(f"Stopped; rerun the command to resume from {path}.partial")
         raise Stopped(signals.received)
     return None
+
+
+def _ranks(part: str | None, *, merge: bool) -> Ranks:
+    """Return the rank and the world size of this process; those of a part, such as 17/64."""
+    ranks = ranks_of_environment()
+    if merge and part is not None:
+        raise InputError("--part and --merge exclude each other", code="conflicting-settings")
+    if (merge or part is not None) and ranks[1] > 1:
+        what = "--part and --merge are for one process; run the command without torchrun"
+        raise InputError(what, code="conflicting-settings")
+    return ranks if part is None else ranks_of_part(part)
 
 
 class Stopped(KeyboardInterrupt):

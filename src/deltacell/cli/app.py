@@ -13,7 +13,7 @@ import typer
 
 from deltacell.base.errors import DeltacellError
 from deltacell.base.memory import check_limit, lacks_memory, memory_sentence
-from deltacell.cli import bench, data, explain, predict, refit, start, train
+from deltacell.cli import bench, data, explain, predict, refit, slurm, start, train
 from deltacell.cli.program import Program, option
 
 UNLIMITED = frozenset(("-h", "--help", "--version"))  # need no library
@@ -46,8 +46,11 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "data query": data.query,
     "data split": data.split,
     **{f"bench {name}": command for name, command in bench.COMMANDS.items()},
-    "slurm train": train.slurm,
+    "slurm train": slurm.train,
+    "slurm predict": slurm.predict,
+    "slurm evaluate": slurm.evaluate,
 }
+PASS_ON = (slurm.predict, slurm.evaluate)
 GROUPS = {
     "data": ("Get, import, generate, show, split and query cells and screens.", "info demo"),
     "bench": ("Measure speed and memory on this machine.", "propagation --quick"),
@@ -63,7 +66,12 @@ for _words, _function in COMMANDS.items():
     # The last paragraph of a docstring is an example, which the help shows below the options.
     _help, _, _example = inspect.cleandoc(_function.__doc__ or "").rpartition("\n\n")
     # A bracket would begin a style of rich.
-    _groups[_group].command(_name, help=_help, epilog=_example.replace("[", "\\["))(_function)
+    _groups[_group].command(
+        _name,
+        help=_help,
+        epilog=_example.replace("[", "\\["),
+        context_settings=slurm.PASSES_ON if _function in PASS_ON else None,
+    )(_function)
 
 
 def _print_version(wanted: bool) -> None:

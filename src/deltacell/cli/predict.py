@@ -106,6 +106,8 @@ def predict(
     cytoscape: Annotated[Path | None, option("Also write PREFIX.*.tsv for Cytoscape.")] = None,
     json: Json = None,
     link: Annotated[str | None, option("URL template of a gene, with {gene} or {name}.")] = None,
+    part: Annotated[str | None, option("Score only this part, such as 17/64.")] = None,
+    merge: Annotated[bool, option("Merge parts; score missing ones.", "--merge")] = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Rank gene sets by their predicted score, with the evidence for each.
@@ -118,14 +120,10 @@ def predict(
     """
     from deltacell.api.rank import Stopped, rank
     from deltacell.ranking.exports import write_network, write_table
-    from deltacell.ranking.given_sets import line_of_set
     from deltacell.report.predict import print_ranking, ranking_page
     from deltacell.report.progress import progress_bar
 
-    given = sets
-    if sets.split()[:1] == ["with"]:
-        runs, more = _runs_and_genes(runs)
-        given = f"{sets} {line_of_set(more)}"
+    runs, given = runs_and_sets(runs, sets)
     name = re.sub(r"[^\w.]+", "-", Path(sets).stem if Path(sets).is_file() else given)
     out = out or Path(f"predicted-{name}.parquet")
     # Detect paths that cannot be written before hours of work.
@@ -134,9 +132,13 @@ def predict(
     suffix = out.suffix.lower(), ".xlsx" if xlsx is None else xlsx.suffix.lower()
     if suffix[0] in (".html", ".csv", ".tsv", ".xlsx", ".json") or suffix[1] != ".xlsx":
         raise InputError("--out must be a .parquet and --xlsx an .xlsx file", code="wrong-suffix")
+    if part is not None and any((html, csv, xlsx, cytoscape, json)):
+        what = "a part has no ranking to write yet; use --html, --csv and others with --merge"
+        raise InputError(what, code="conflicting-settings")
     options: dict[str, Any] = {"top": top, "above": above, "below": below, "status": status}
     options |= {"genes": genes, "size": size, "distance": distance, "linked": linked}
     options |= {"out": out, "overwrite": overwrite, "weights": weights, "device": device}
+    options |= {"part": part, "merge": merge}
     try:
         ranking = rank(runs, given, tell=tell, **options)
     except Stopped as stopped:
@@ -180,6 +182,16 @@ def why(
     if html is not None:
         explanation.page(html)
     print_explained_set(explanation.to_json())
+
+
+def runs_and_sets(words: list[str], sets: str) -> tuple[list[str], str]:
+    """Return run directories and what to rank; words that are no runs are genes for --sets with."""
+    from deltacell.ranking.given_sets import line_of_set
+
+    if sets.split()[:1] != ["with"]:
+        return words, sets
+    runs, genes = _runs_and_genes(words)
+    return runs, f"{sets} {line_of_set(genes)}"
 
 
 def _runs_and_genes(words: list[str]) -> tuple[list[str], list[str]]:

@@ -1,4 +1,4 @@
-"""`deltacell train`, `modes` and `slurm train`: from a config to a run or a job script."""
+"""`deltacell train` and `modes`: from a config to a run."""
 
 from __future__ import annotations
 
@@ -133,33 +133,3 @@ def modes(
     print_phases(times["train"])
     rows = [{"mode": mode, "summary": summary.to_json()} for mode, summary in times.items()]
     write_json(json, {"modes": rows, "marginals": parts})
-
-
-def slurm(
-    overrides: Overrides = None,
-    nodes: Annotated[int | None, option("Number of nodes.")] = None,
-    gpus_per_node: Annotated[int | None, option("GPUs, one process each; CPUs if omitted.")] = None,
-    cpus_per_task: Annotated[int | None, option("Cores and threads per process.")] = None,
-    time: Annotated[str, option("Time limit; the job saves two minutes before it.")] = "24:00:00",
-    partition: Annotated[str | None, option("Partitions, comma-separated.")] = None,
-    account: Annotated[str | None, option("Account to charge.")] = None,
-    mem: Annotated[str | None, option("Memory per node, such as 32G.")] = None,
-    seeds: Annotated[str | None, option("Job array with one job per seed: 0-4 or 1,5,7.")] = None,
-    requeue: Annotated[bool, option("Requeue and resume when stopped.", "--requeue")] = False,
-    job_name: Annotated[str | None, option("Job name; by default the config's.")] = None,
-    config_dir: ConfigDir = None,
-) -> None:
-    """Print the script of a Slurm job that trains.
-
-    The config is checked now, so that mistakes are found before the job is queued.
-
-    Example: deltacell slurm train experiment=demo --seeds 0-4 > job.sbatch
-    """
-    from deltacell.train.slurm import Job, job_script
-
-    asked = (nodes, gpus_per_node, cpus_per_task, time, partition, account, mem, seeds, job_name)
-    job = Job(*asked, requeue=requeue)
-    folder = None if config_dir is None else config_dir.absolute()
-    # The full path, because a job may not have the active environment.
-    program = [sys.executable, "-m", "deltacell"]
-    typer.echo(job_script(overrides or [], job, program, folder), nl=False)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from deltacell.base.arrays import Ints
 from deltacell.base.errors import InputError
-from deltacell.base.text import Progress, duration_text
+from deltacell.base.text import Progress, duration_text, listed
 from deltacell.ranking.ensemble import MeanOfRuns
 from deltacell.ranking.evidence import Evidence
 from deltacell.ranking.filter import LINKED, STATUSES, UNKNOWN
@@ -23,7 +23,7 @@ from deltacell.ranking.kept import Kept, at_one_end_only
 from deltacell.ranking.ranking_file import HIGHEST, LOWEST, SCHEMA, Ranking, write_ranking
 from deltacell.ranking.request_on_runs import RequestOnRuns
 from deltacell.ranking.sentences import sentences, title, to_score_text
-from deltacell.ranking.work import Ranks, Work, differences, other_request
+from deltacell.ranking.work import Ranks, Work, differences, number_of_parts, other_request
 
 ROWS_PER_GROUP = 50_000  # of the Parquet file
 SAVED_EVERY = 10.0  # seconds between saves
@@ -36,6 +36,18 @@ SHARE_TRIED = 20
 TRIAL_S = 2.0
 
 
+@dataclass(frozen=True)
+class Contact:
+    """What a ranking tells its caller, and how the caller stops it."""
+
+    stop: Callable[[], bool] = lambda: False  # called after every block
+    progress: Progress = lambda label, done, total: None
+    tell: Callable[[str], None] = lambda sentence: None  # called with the expected duration
+
+
+SILENT = Contact()
+
+
 def rank_sets(
     subject: RequestOnRuns,
     scorer: MeanOfRuns,
@@ -43,15 +55,12 @@ def rank_sets(
     *,
     ranks: Ranks = (0, 1),
     overwrite: bool = False,
-    stop: Callable[[], bool] = lambda: False,
-    progress: Progress = lambda label, done, total: None,
-    tell: Callable[[str], None] = lambda sentence: None,
+    contact: Contact = SILENT,
 ) -> Ranking | None:
     """Rank gene sets into a file; return None if stopped, or if another process writes the file.
 
     The same request resumes the work in ``OUT.partial``, and the file is byte for byte that of an
-    uninterrupted ranking; if it exists already, nothing is scored. ``stop`` is called after every
-    block, and ``tell`` with the expected duration.
+    uninterrupted ranking; if it exists already, nothing is scored.
     """
     work = Work(out, subject.identity, ranks, overwrite=overwrite)
     ranking = None if overwrite else _finished(subject, out)
@@ -60,11 +69,84 @@ def rank_sets(
             # The first process may have written it in the meantime.
             ranking = None if overwrite else _finished(subject, out)
             if ranking is None:
-                scoring = _Scoring(subject, scorer, work, stop, progress, tell)
-                ranking = _scored_and_written(scoring, out)
+                ranking = _scored_and_written(_Scoring(subject, scorer, work, contact), out)
     if ranking is not None:
         shutil.rmtree(work.folder, ignore_errors=True)
     return ranking if work.rank == 0 else None
+
+
+def score_part(
+    subject: RequestOnRuns,
+    scorer: MeanOfRuns,
+    out: Path,
+    ranks: Ranks,
+    *,
+    overwrite: bool = False,
+    contact: Contact = SILENT,
+) -> bool:
+    """Score one part of a ranking into one file of ``OUT.partial``; return False if stopped.
+
+    A part that was stopped is resumed, one that is damaged is scored again, and if the ranking or
+    the part is finished, nothing is scored. `merge_parts` makes the ranking of all parts.
+    """
+    if not overwrite and _finished(subject, out) is not None:
+        return True
+    work = Work(out, subject.identity, ranks, overwrite=overwrite, repairs=True)
+    with work.locked():
+        return _Scoring(subject, scorer, work, contact).run()
+
+
+def merge_parts(
+    subject: RequestOnRuns,
+    scorer: MeanOfRuns,
+    out: Path,
+    *,
+    overwrite: bool = False,
+    contact: Contact = SILENT,
+) -> Ranking | None:
+    """Make the ranking of the parts that `score_part` scored; return None if stopped.
+
+    Parts that are missing, damaged or unfinished are named and scored here. The file is byte for
+    byte that of a ranking by one process.
+    """
+    ranking = None if overwrite else _finished(subject, out)
+    if ranking is not None:
+        return ranking
+    n_parts = number_of_parts(out)
+    works = [
+        Work(out, subject.identity, (rank, n_parts), overwrite=overwrite, repairs=True)
+        for rank in range(n_parts)
+    ]
+    first = works[0]
+    with first.locked_file(first.folder / "merge.lock"):
+        problems = {work.rank + 1: work.problem(work.rank) for work in works}
+        for sentence in problem_sentences(problems):
+            contact.tell(sentence)
+        for work in works:
+            if problems[work.rank + 1] is None:
+                continue
+            with work.locked():
+                if not _Scoring(subject, scorer, work, contact).run():
+                    return None
+        contact.progress("writing", 0, 0)
+        ranking = _write(subject, first, out)
+    shutil.rmtree(first.folder, ignore_errors=True)
+    return ranking
+
+
+def problem_sentences(problems: Mapping[int, str | None]) -> list[str]:
+    """Return a sentence for each problem that parts have, with their numbers."""
+    numbers_of: dict[str, list[int]] = {}
+    for number, problem in problems.items():
+        if problem is not None:
+            numbers_of.setdefault(problem, []).append(number)
+    sentences = []
+    for problem, numbers in numbers_of.items():
+        named = listed([str(number) for number in numbers])
+        subject = f"part {named} is" if len(numbers) == 1 else f"parts {named} are"
+        again = "resumed" if problem == "unfinished" else "scored"
+        sentences.append(f"Of {len(problems)} parts, {subject} {problem} and will be {again} now.")
+    return sentences
 
 
 def _finished(subject: RequestOnRuns, out: Path) -> Ranking | None:
@@ -83,12 +165,13 @@ def _scored_and_written(scoring: _Scoring, out: Path) -> Ranking | None:
     work = scoring.work
     if not scoring.run() or work.rank != 0:
         return None
-    while work.unfinished() and not scoring.stop():
-        scoring.progress("waiting for the other processes", 0, 0)
+    contact = scoring.contact
+    while work.unfinished() and not contact.stop():
+        contact.progress("waiting for the other processes", 0, 0)
         time.sleep(0.2)
     if work.unfinished():
         return None
-    scoring.progress("writing", 0, 0)
+    contact.progress("writing", 0, 0)
     return _write(scoring.subject, work, out)
 
 
@@ -100,16 +183,12 @@ class _Scoring:
         subject: RequestOnRuns,
         scorer: MeanOfRuns,
         work: Work,
-        stop: Callable[[], bool],
-        progress: Progress,
-        tell: Callable[[str], None],
+        contact: Contact,
     ) -> None:
         self.subject = subject
         self.work = work
-        self.stop = stop
-        self.progress = progress
+        self.contact = contact
         self._scorer = scorer
-        self._tell = tell
         self._sets = subject.sets
         self._kept = kept_of(subject)
         self._numbers = range(self._sets.n_pieces)[work.rank :: work.world]
@@ -117,7 +196,7 @@ class _Scoring:
     def run(self) -> bool:
         """Score the remaining blocks; return False if stopped."""
         n_done = self.work.load(self._kept)
-        if n_done == len(self._numbers) and self.work.rank not in self.work.unfinished():
+        if n_done == len(self._numbers) and self.work.has_finished(self.work.rank):
             return True
         if n_done == 0:
             self._find_first_bounds()
@@ -137,15 +216,15 @@ class _Scoring:
         world = self.work.world
         text = to_score_text(self.subject)
         if world > 1:
-            text += f"; this is process {rank + 1} of {world}"
+            text += f"; this is part {rank + 1} of {world}"
         if n_done:
             text += f"; resuming, {n_done / len(self._numbers):.1%} was done before"
         remaining = self._numbers[n_done:]
-        seconds = 0.0 if self.stop() else trial_seconds(self._sets, remaining, self._try)
+        seconds = 0.0 if self.contact.stop() else trial_seconds(self._sets, remaining, self._try)
         if seconds > WORTH_TELLING:
             duration = duration_text(seconds)
             text += f": about {duration}. Ctrl-C stops it; rerun the command to resume"
-        self._tell(f"{text}.")
+        self.contact.tell(f"{text}.")
 
     def _score_from(self, n_done: int) -> bool:
         """Score the blocks from this one on, saving now and then; return False if stopped."""
@@ -153,8 +232,8 @@ class _Scoring:
         n_sets = self._sets.n_sets // world
         saved = time.monotonic()
         for piece in self._sets.pieces(self.work.rank + n_done * world, world):
-            self.progress("ranking", n_done * n_sets // len(self._numbers), n_sets)
-            if self.stop():
+            self.contact.progress("ranking", n_done * n_sets // len(self._numbers), n_sets)
+            if self.contact.stop():
                 self.work.save(n_done, self._kept)
                 return False
             self._kept.offer(self._scored(piece))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,10 @@ from deltacell.ranking.kept import Kept
 
 STATE = ".state"
 Ranks = tuple[int, int]
-"""The rank of this process and the world size; processes share a folder and need no network."""
+"""The rank of this process and the world size; processes share a folder and need no network.
+
+A part of a ranking, such as 17/64, is what a process of this rank and world size scores: (16, 64).
+"""
 
 
 def ranks_of_environment() -> Ranks:
@@ -41,6 +45,44 @@ def ranks_of_environment() -> Ranks:
     return int(rank), int(world)
 
 
+def ranks_of_part(text: str) -> Ranks:
+    """Return the rank and the number of parts of ``17/64``, which is the part of rank 16."""
+    matched = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+    number, n_parts = (0, 0) if matched is None else (int(matched[1]), int(matched[2]))
+    if not 1 <= number <= n_parts:
+        what = f"the part is '{text}'; expected its number and the number of parts, such as 17/64"
+        raise InputError(what, code="invalid-part")
+    return number - 1, n_parts
+
+
+def number_of_parts(out: Path) -> int:
+    """Return into how many parts a ranking is divided, from the names of its files."""
+    folder = folder_of(out)
+    # A part that was killed before it saved anything, or was refused, has left its lock alone.
+    numbers = _numbers_of_parts(folder, STATE) or _numbers_of_parts(folder, ".lock")
+    if not numbers:
+        what = "there are no parts of a ranking to merge"
+        fix = "Score them first: the same command with --part 1/8 to --part 8/8 for --merge."
+        raise InputError(what, code="no-parts", where=folder, fix=fix)
+    if len(numbers) > 1:
+        what = f"the ranking was divided into {' and into '.join(map(str, numbers))} parts"
+        fix = "Remove the files of all but one of these numbers, or choose another --out."
+        raise InputError(what, code="other-number-of-parts", where=folder, fix=fix)
+    return numbers[0]
+
+
+def _numbers_of_parts(folder: Path, suffix: str) -> list[int]:
+    """Return the different numbers of parts in the names of files, such as part-17-of-64.state."""
+    pattern = re.compile(rf"part-[0-9]+-of-([0-9]+){re.escape(suffix)}")
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    matches = [pattern.fullmatch(name) for name in names]
+    return sorted({int(matched[1]) for matched in matches if matched is not None})
+
+
+def folder_of(out: Path) -> Path:
+    return out.with_name(f"{out.name}.partial")
+
+
 class RankProgress(TypedDict):
     """How far one process of a ranking has come."""
 
@@ -53,7 +95,8 @@ class Work:
     """The folder ``OUT.partial`` of a ranking, as one of its processes sees it.
 
     Each process atomically saves its state there: the request, the number of pieces that are done,
-    and the sets that are kept.
+    and the sets that are kept. With ``repairs``, a damaged state of this rank is removed, and those
+    of other ranks are left to whoever merges them.
     """
 
     def __init__(
@@ -63,15 +106,24 @@ class Work:
         ranks: Ranks,
         *,
         overwrite: bool = False,
+        repairs: bool = False,
     ) -> None:
         self.rank, self.world = ranks
         self._overwrite = overwrite
+        self._repairs = repairs
         self._request = {**request, "processes": self.world}
-        self.folder = out.with_name(f"{out.name}.partial")
+        self.folder = folder_of(out)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Create the folder and lock the work of this rank."""
+        with self.locked_file(self._file(".lock")):
+            self._check()
+            yield
+
+    @contextmanager
+    def locked_file(self, lock: Path) -> Iterator[None]:
+        """Create the folder and hold a lock file in it."""
         if self.folder.is_symlink():
             raise link_error(self.folder)
         try:
@@ -79,8 +131,7 @@ class Work:
         except OSError as error:
             message = f"the folder cannot be created: {error.strerror or error}"
             raise StoreError(message, code="cannot-write", where=self.folder) from error
-        with locked(self._file(".lock"), whose="ranking"):
-            self._check()
+        with locked(lock, whose="ranking"):
             yield
 
     def _check(self) -> None:
@@ -89,21 +140,25 @@ class Work:
         `unfinished` ignores what other ranks left.
         """
         for state in sorted(self.folder.glob(f"*{STATE}")):
+            is_own = state == self._file(STATE)
             try:
-                _, progress = read_scored(state)
+                # Of other ranks the request is enough, and with many ranks their sets are large.
+                progress = read_scored(state)[1] if is_own else read_progress(state)
                 changed = differences(progress["request"], self._request)
             except StoreError:
-                if not self._overwrite:
+                if not (self._overwrite or self._repairs):
                     raise
-                changed = ["damaged"]
+                if is_own:
+                    state.unlink()
+                continue
             if changed and not self._overwrite:
                 raise other_request(changed, self.folder)
-            if changed and state == self._file(STATE):
+            if changed and is_own:
                 state.unlink()
 
     def _file(self, suffix: str, rank: int | None = None) -> Path:
         number = self.rank if rank is None else rank
-        return self.folder / f"rank-{number}-of-{self.world}{suffix}"
+        return self.folder / f"part-{number + 1}-of-{self.world}{suffix}"
 
     def load(self, kept: Kept, rank: int | None = None) -> int:
         """Offer the saved sets of a rank, of this one by default; return its finished pieces."""
@@ -121,15 +176,27 @@ class Work:
 
     def unfinished(self) -> list[int]:
         """Return the ranks that have not finished this request."""
-        return [rank for rank in range(self.world) if not self._has_finished(rank)]
+        return [rank for rank in range(self.world) if not self.has_finished(rank)]
 
-    def _has_finished(self, rank: int) -> bool:
+    def has_finished(self, rank: int) -> bool:
+        """Return whether a rank has finished this request."""
         state = self._file(STATE, rank)
         if not state.exists():
             return False
-        _, progress = read_scored(state)
+        progress = read_progress(state)
         is_same_request = progress["request"] == self._request
         return is_same_request and progress["finished"]
+
+    def problem(self, rank: int) -> str | None:
+        """Return why the work of a rank cannot be used: missing, damaged, unfinished, or None."""
+        state = self._file(STATE, rank)
+        if not state.exists():
+            return "missing"
+        try:
+            read_scored(state)
+            return None if self.has_finished(rank) else "unfinished"
+        except StoreError:
+            return "damaged"
 
 
 def write_scored(path: Path, scored: Scored, progress: RankProgress) -> None:
@@ -141,16 +208,33 @@ def write_scored(path: Path, scored: Scored, progress: RankProgress) -> None:
 
 
 def read_scored(path: Path) -> tuple[Scored, RankProgress]:
-    """Return the sets in a file and how far the rank has come."""
+    """Return the sets in a file and how far the rank has come; every array has a checksum."""
+    with _opened(path) as saved:
+        columns = Scored(**{name: _checked_array(saved[name]) for name in Scored._fields})
+        return columns, _progress_in(saved)
+
+
+def read_progress(path: Path) -> RankProgress:
+    """Return how far the rank of a file has come, without reading its sets."""
+    with _opened(path) as saved:
+        return _progress_in(saved)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Mapping[str, object]]:
+    """Open saved work; whatever is raised while it is read is an error that names the file."""
     try:
         with np.load(path, allow_pickle=False) as saved:
-            arrays = {name: _checked_array(saved[name]) for name in ("about", *Scored._fields)}
-        progress: RankProgress = json.loads(arrays.pop("about").tobytes())
-        return Scored(**arrays), progress
+            yield saved
     # A damaged file may raise almost anything.
     except Exception as error:
         message = f"the saved work is damaged ({error}); remove its folder and rerun the command"
         raise StoreError(message, code="damaged-work", where=path) from error
+
+
+def _progress_in(saved: Mapping[str, object]) -> RankProgress:
+    progress: RankProgress = json.loads(_checked_array(saved["about"]).tobytes())
+    return progress
 
 
 def _checked_array(entry: object) -> AnyArray:

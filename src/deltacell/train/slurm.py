@@ -1,4 +1,4 @@
-"""The script of a Slurm job that trains, saves when it is stopped and resumes when requeued."""
+"""The scripts of Slurm jobs: one that trains, saves when it is stopped and resumes, and others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 
 from deltacell.base.errors import InputError
 from deltacell.train.config.compose import compose
@@ -57,10 +57,7 @@ def job_script(
     # The last override of a key counts.
     overrides = [*overrides, *(f"{k}={v}" for k, v in added.items() if v is not None)]
     config = compose(overrides, folder=folder)
-    # No value may break out of its line; sbatch checks the rest.
-    for option, value in vars(job).items():
-        if value is not None and not _VALUE.fullmatch(str(value)):
-            raise _unusable(f"--{option.replace('_', '-')}", value, "one word")
+    _check_options(job)
     name = job.job_name
     if name is None:
         name = re.sub(r"[^\w.-]+", "-", config.name, flags=re.ASCII).strip("-.") or "run"
@@ -70,18 +67,14 @@ def job_script(
     directory = config.directory or ""
     is_array = job.seeds is not None
     trainer = config.trainer
-    for text in (*overrides, *program, *folders, directory):
-        if not text.isprintable():
-            raise _unusable("a word of the command", text, "one line of printable characters")
+    _check_words((*overrides, *program, *folders, directory))
     if re.search(r"['\\$]", directory):
         raise _unusable("directory", directory, "no quote, backslash or dollar")
     number = "$SLURM_ARRAY_JOB_ID" if is_array else "$SLURM_JOB_ID"
     run = shlex.quote(directory) if directory else f'runs/{name}-"{number}"'
     gpus = trainer.devices if trainer.accelerator == "cuda" else None
     cpus = job.cpus_per_task or (None if gpus else trainer.threads or 1)
-    template = resources.files("deltacell.conf").joinpath("slurm_job.sh").read_text("utf-8")
-    shell = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
-    return shell.from_string(template).render(
+    return _template("slurm_job.sh").render(
         name=name,
         job=job,
         trainer=trainer,
@@ -91,6 +84,80 @@ def job_script(
         words=shlex.join(["train", *folders, *overrides]),
         run=f'{run}-seed"$SLURM_ARRAY_TASK_ID"' if is_array else run,
     )
+
+
+def command_script(
+    words: Sequence[str],
+    job: Job,
+    program: Sequence[str],
+    *,
+    n_parts: int | None = None,
+    at_a_time: int | None = None,
+) -> str:
+    """Return a script for ``sbatch`` that runs a command in one process.
+
+    With ``n_parts=64``, it is an array of 64 jobs, ``at_a_time`` of which run at a time; each runs
+    the command with ``--part NUMBER/64``.
+    """
+    _check_options(job)
+    _check_words((*words, *program))
+    array = None
+    command = shlex.join([*program, *words])
+    if n_parts is not None:
+        array = f"1-{n_parts}" if at_a_time is None else f"1-{n_parts}%{at_a_time}"
+        command += f' --part "$SLURM_ARRAY_TASK_ID/{n_parts}"'
+    cpus = job.cpus_per_task or 1
+    options = {
+        "job-name": job.job_name or words[0],
+        "array": array,
+        "ntasks": 1,
+        "gpus-per-node": job.gpus_per_node,
+        "cpus-per-task": cpus,
+        "time": job.time,
+        "partition": job.partition,
+        "account": job.account,
+        "mem": job.mem,
+    }
+    return _template("slurm_command.sh").render(options=options, cpus=cpus, command=command)
+
+
+def parts_script(
+    words: Sequence[str],
+    outputs: Sequence[str],
+    job: Job,
+    program: Sequence[str],
+    *,
+    n_parts: int,
+    at_a_time: int | None = None,
+) -> str:
+    """Return a script for bash that submits a ranking in parts, and a job that merges them.
+
+    The merge job starts when all parts have ended, also if some failed; it names these and scores
+    them. ``words`` are those of the command, and ``outputs`` those that only the merge job has.
+    """
+    part = command_script(words, job, program, n_parts=n_parts, at_a_time=at_a_time)
+    merge = command_script([*words, "--merge", *outputs], job, program)
+    template = _template("slurm_parts.sh")
+    return template.render(n_parts=n_parts, part=part.rstrip(), merge=merge.rstrip())
+
+
+def _template(name: str) -> Template:
+    text = resources.files("deltacell.conf").joinpath(name).read_text("utf-8")
+    shell = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    return shell.from_string(text)
+
+
+def _check_options(job: Job) -> None:
+    """Raise for a value that could break out of its line; sbatch checks the rest."""
+    for option, value in vars(job).items():
+        if value is not None and not _VALUE.fullmatch(str(value)):
+            raise _unusable(f"--{option.replace('_', '-')}", value, "one word")
+
+
+def _check_words(words: Sequence[str]) -> None:
+    for word in words:
+        if not word.isprintable():
+            raise _unusable("a word of the command", word, "one line of printable characters")
 
 
 def _unusable(what: str, value: object, expected: str) -> InputError:

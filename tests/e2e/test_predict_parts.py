@@ -1,0 +1,187 @@
+"""`deltacell predict --part` and `--merge`, their jobs on a cluster, and parts that are killed."""
+
+import os
+import random
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+# Saves after every block, so that there is something to resume.
+SAVES = "import deltacell.ranking.search as search\nsearch.SAVED_EVERY = 0\n"
+N_PARTS = 4
+
+SBATCH = f"""#!{sys.executable}
+import os, re, subprocess, sys
+
+script = sys.stdin.read()
+with open("submitted.txt", "a") as file:
+    file.write(" ".join(sys.argv[1:]) + "\\n")
+array = re.search("--array=1-([0-9]+)", script)
+for number in range(1, 1 + int(array[1]) if array else 2):
+    if array and str(number) == os.environ.get("LOST"):
+        continue
+    environment = dict(os.environ, SLURM_ARRAY_TASK_ID=str(number))
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True)
+    with open("slurm.out", "a") as file:
+        file.write(done.stdout + done.stderr)
+print("71;cluster" if array else "Submitted batch job 72")
+"""
+SRUN = '#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n'
+
+
+@pytest.fixture
+def few(tmp_path, runs):
+    """Some genes, and the words of a ranking of their pairs."""
+    from deltacell.train.predictor import load_run
+
+    genes = list(load_run(runs["hetero"]).data.cell.genes)[::8]
+    (tmp_path / "few.txt").write_text("\n".join(genes))
+    return ("predict", runs["hetero"], "--sets", "pairs", "--top", "20", "--genes", "few.txt")
+
+
+def test_parts_merge_into_the_file_of_one_process(few, tmp_path, deltacell, mistake):
+    deltacell(*few, "--out", "one.parquet")
+    mistake("no-parts", *few, "--out", "parts.parquet", "--merge")
+    for number in (3, 1):
+        said = deltacell(*few, "--out", "parts.parquet", "--part", f"{number}/3").stderr
+        assert f"part {number} of 3" in said
+    mistake("other-request", *few, "--out", "parts.parquet", "--part", "2/4")
+    damaged = tmp_path / "parts.parquet.partial" / "part-3-of-3.state"
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    merged = deltacell(*few, "--out", "parts.parquet", "--merge", "--csv", "rows.csv")
+    assert "part 2 is missing" in merged.stderr
+    assert "part 3 is damaged" in merged.stderr
+    whole = (tmp_path / "one.parquet").read_bytes()
+    assert (tmp_path / "parts.parquet").read_bytes() == whole
+    assert (tmp_path / "rows.csv").is_file()
+    assert not (tmp_path / "parts.parquet.partial").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--part", "5/4"], "invalid-part"),
+        (["--part", "1/4", "--merge"], "conflicting-settings"),
+        (["--part", "1/4", "--html", "p.html"], "conflicting-settings"),
+    ],
+)
+def test_wrong_parts_are_refused(words, code, few, mistake, tmp_path):
+    mistake(code, *few, *words)
+    assert [path.name for path in tmp_path.iterdir()] == ["few.txt"]
+
+
+def test_a_mistake_in_a_job_is_found_before_it_is_queued(few, mistake, capsys):
+    _, run, *words = few
+    jobs = ("slurm", "predict", "--parts", "3")
+    mistake("not-a-run", *jobs, "none", *words)
+    mistake("unknown-sets", *jobs, run, "--sets", "tripels")
+    mistake("conflicting-settings", *jobs, run, *words, "--part", "1/3")
+    mistake("not-for-slurm", *jobs, run, *words, "--time", "1 day")
+    mistake("not-a-run", "slurm", "evaluate", "none")
+    assert capsys.readouterr().out == ""
+
+
+def test_the_job_of_an_evaluation_has_its_options(runs, deltacell):
+    words = ("--json", "my scores.json", "--mem", "16G", "--baselines", "additive")
+    script = deltacell("slurm", "evaluate", runs["seed0"], *words).stdout
+    assert "#SBATCH --mem=16G" in script
+    [line] = [line for line in script.splitlines() if line.startswith("exec srun")]
+    typed = shlex.split(line)
+    assert typed[typed.index("evaluate") :] == [
+        *("evaluate", str(runs["seed0"]), "--baselines=additive", "--device=cpu"),
+        "--json=my scores.json",
+    ]
+
+
+@pytest.mark.slow
+def test_an_array_and_a_job_that_merges_make_the_ranking(few, tmp_path, deltacell):
+    deltacell(*few, "--out", "one.parquet")
+    _, *words = few
+    asked = ("--out", "parts.parquet", "--html", "the page.html", "--parts", "3")
+    (tmp_path / "rank.sh").write_text(deltacell("slurm", "predict", *words, *asked).stdout)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in (("sbatch", SBATCH), ("srun", SRUN)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    path = f"{programs}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "LOST": "2", "NO_COLOR": "1"}
+    subprocess.run(["bash", "rank.sh"], cwd=tmp_path, env=environment, check=True)
+    submitted = (tmp_path / "submitted.txt").read_text().splitlines()
+    assert submitted == ["--parsable", "--dependency=afterany:71"]
+    assert "part 2 is missing" in (tmp_path / "slurm.out").read_text()
+    whole = (tmp_path / "one.parquet").read_bytes()
+    assert (tmp_path / "parts.parquet").read_bytes() == whole
+    assert (tmp_path / "the page.html").is_file()
+
+
+@pytest.mark.parametrize(
+    "n_kills",
+    [pytest.param(3, marks=pytest.mark.slow), pytest.param(50, marks=pytest.mark.full)],
+)
+def test_parts_that_are_killed_at_random_merge_into_the_same_file(
+    n_kills,
+    few,
+    tmp_path,
+    deltacell,
+    training,
+):
+    """Parts are killed without warning, at random times, before any of them is left alone."""
+    deltacell(*few, "--out", "one.parquet")
+    parts = Parts(tmp_path, training, few)
+    seconds = parts.seconds_of_a_part()
+    draw = random.Random(n_kills)
+    n_hit = 0
+    for _ in range(n_kills):
+        n_hit += parts.killed(draw.randint(1, N_PARTS), draw.uniform(0, seconds))
+    assert n_hit >= n_kills / 2
+    # One part runs undisturbed, and the job that merges is killed once, too.
+    deltacell(*few, "--out", "parts.parquet", "--part", f"2/{N_PARTS}")
+    parts.killed(None, draw.uniform(0, seconds))
+    deltacell(*few, "--out", "parts.parquet", "--merge")
+    whole = (tmp_path / "one.parquet").read_bytes()
+    assert (tmp_path / "parts.parquet").read_bytes() == whole
+    assert not (tmp_path / "parts.parquet.partial").exists()
+
+
+class Parts:
+    """Processes that score the parts of one ranking."""
+
+    def __init__(self, folder, training, words):
+        self.folder = folder
+        self.training = training
+        self.words = [*map(str, words), "--out", "parts.parquet"]
+
+    def seconds_of_a_part(self):
+        """Return how long a part works, after what it needs to start."""
+        words = [*self.words[:-1], "timed.parquet", "--part", f"1/{N_PARTS}"]
+        process = self.training.start(self.folder, *words, first=SAVES)
+        lock = self.folder / "timed.parquet.partial" / f"part-1-of-{N_PARTS}.lock"
+        self._wait_for(lock, process)
+        began = time.monotonic()
+        self.training.end(process, 0)
+        return time.monotonic() - began
+
+    def killed(self, part, seconds):
+        """Kill a part, or the merge, some seconds after it began; return whether it was alive."""
+        name = "merge" if part is None else f"part-{part}-of-{N_PARTS}"
+        lock = self.folder / "parts.parquet.partial" / f"{name}.lock"
+        lock.unlink(missing_ok=True)
+        what = ["--merge"] if part is None else ["--part", f"{part}/{N_PARTS}"]
+        process = self.training.start(self.folder, *self.words, *what, first=SAVES)
+        self._wait_for(lock, process)
+        time.sleep(seconds)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=self.training.PATIENCE)
+        return process.returncode == -signal.SIGKILL
+
+    def _wait_for(self, lock: Path, process):
+        until = time.monotonic() + self.training.PATIENCE
+        while not lock.exists() and process.poll() is None:
+            assert time.monotonic() < until
+            time.sleep(0.005)
