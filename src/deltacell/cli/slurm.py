@@ -116,7 +116,7 @@ def evaluate(
 
     Takes the options of `deltacell evaluate`.
 
-    Example: deltacell slurm evaluate runs/demo --json scores.json --mem 16G > job.sbatch
+    Example: deltacell slurm evaluate runs/demo --mem 16G > job.sbatch
     """
     from deltacell.profile.record import read_run
     from deltacell.train.slurm import Job, command_script
