@@ -179,6 +179,7 @@ def _ranking(
         "rows_not_here": 0,
         "enrichment": [],
         "measured": known,
+        "accuracy": [],
         "agreement": [
             {"part": part, "sets": sets[part], "pearson": 0.5 if part == "test" else 0.7}
             for part in parts

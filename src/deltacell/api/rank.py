@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,6 +18,7 @@ from deltacell.base.files import write_text
 from deltacell.base.rendering import Shown, progress_bar, report_function
 from deltacell.base.text import Progress
 from deltacell.cell.annotation import enrichment
+from deltacell.profile.accuracy import sentence_of_residual
 from deltacell.ranking.ensemble import scorer_of
 from deltacell.ranking.evidence import knowledge_of
 from deltacell.ranking.gene_names import gene_facts
@@ -28,6 +30,7 @@ from deltacell.ranking.request_on_runs import subject_of
 from deltacell.ranking.search import Contact, merge_parts, rank_sets, score_part
 from deltacell.ranking.work import Ranks, ranks_of_environment, ranks_of_part
 from deltacell.screen import Genotypes
+from deltacell.train.accuracy import accuracy_of
 from deltacell.train.predictor import AnyRun, LoadedRun, load_runs
 from deltacell.train.signals import StopSignals
 
@@ -109,12 +112,25 @@ class Ranked(Ranking, Shown):
         result["low_means"] = rule.meaning_of_low
         result["high_means"] = rule.meaning_of_high
         result["hits"] = rule.to_json()
+        result["sentences"][1:1] = self._sentences_of_residuals()
+        result["accuracy"] = self._sentences_of_accuracy()
         return result
 
     def _sentences_of_refits(self) -> list[str]:
         """Return how predictors were made that were fitted on all measurements."""
         refits = [run.record.refitted for run in self.runs]
         return list(dict.fromkeys(refit.sentence for refit in refits if refit is not None))
+
+    def _sentences_of_accuracy(self) -> list[str]:
+        """Return how well the runs were found to predict, beside the best baseline."""
+        accuracies = [accuracy_of(run) for run in self.runs]
+        known = [accuracy.sentences for accuracy in accuracies if accuracy is not None]
+        return list(dict.fromkeys(chain.from_iterable(known)))
+
+    def _sentences_of_residuals(self) -> list[str]:
+        """Return what the scores of runs are from which an expectation was subtracted."""
+        kinds = dict.fromkeys(run.config.data.residual for run in self.runs)
+        return [sentence_of_residual(kind) for kind in kinds if kind is not None]
 
     def _sentence_of_expected_hits(self) -> str:
         parts = []

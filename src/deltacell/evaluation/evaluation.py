@@ -25,6 +25,7 @@ from deltacell.evaluation.tested_pairs import AmongTested, PartsBySeed, TestedZe
 from deltacell.evaluation.verdicts import Verdict, verdict_sentence, verdicts
 from deltacell.models import Prediction
 from deltacell.models.fitted.predictor import Parts
+from deltacell.profile.accuracy import Accuracy
 from deltacell.screen import Screen, Split
 from deltacell.screen.genotypes import sorted_matrix
 from deltacell.screen.hit_rule import HitRule
@@ -55,6 +56,7 @@ class Evaluation:
     tested: AmongTested | None = None  # None if the tested sets are unknown
     notes: tuple[str, ...] = ()
     on: Mapping[str, Any] | None = None  # checksum of another screen, and what was left out
+    headline: Accuracy | None = None  # the best run beside baselines; None on another screen
 
     @property
     def test(self) -> GroupResult:
@@ -78,6 +80,8 @@ class Evaluation:
         values = asdict(self)
         for row, verdict in zip(values["verdicts"], self.verdicts, strict=True):
             row["sentence"] = self.sentence_of(verdict)
+        if self.headline is not None:
+            values["headline"]["sentences"] = self.headline.sentences
         return {"schema": SCHEMA, **values}
 
 

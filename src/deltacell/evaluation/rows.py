@@ -142,6 +142,11 @@ def compared_data(runs: Sequence[LoadedRun]) -> TrainingData:
     """Return the data to compare runs on, with the relations of all runs' data."""
     first = runs[0]
     for run in runs:
+        if run.config.data.residual != first.config.data.residual:
+            what = f"the run predicts other scores than {first.record.path}: data.residual is "
+            what += f"{run.config.data.residual} and not {first.config.data.residual}"
+            fix = "Evaluate them one by one, or train both with the same data.residual."
+            raise InputError(what, code="other-residual", where=run.record.path, fix=fix)
         if not run.data.split.equals(first.data.split):
             what = f"the run was trained on another split or screen than {first.record.path}"
             fix = "Evaluate it alone, or train it with the same data.* and split.* settings."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -32,8 +32,10 @@ from deltacell.evaluation.rows import (
 from deltacell.models.base import check_choice
 from deltacell.models.interface import Prediction, RelationWeights
 from deltacell.models.registry import BASELINES
+from deltacell.profile.accuracy import Accuracy, sentence_of_residual
 from deltacell.profile.record import RUN_FILE
 from deltacell.screen import Genotypes, Screen, Split
+from deltacell.train.accuracy import record_accuracy
 from deltacell.train.data import TrainingData
 from deltacell.train.predictor import (
     AnyRun,
@@ -143,6 +145,12 @@ def evaluate_runs(
     if rows.other is not None:
         about_other = rows.other.to_json()
         evaluation = replace(evaluation, leakage=rows.other.sentence, on=about_other)
+    else:
+        headlines = _headlines(compared, evaluation, data)
+        is_whole = options.samples is None and weights == "best" and not given.predictions
+        if is_whole:
+            _record_accuracies(compared, headlines)
+        evaluation = replace(evaluation, headline=_best(headlines.values()))
     scores = _first_scores(predictions, len(rows.split.test))
     return EvaluatedRuns(evaluation, rows.data, rows.split, scores, _relation_weights(runs, rows))
 
@@ -243,6 +251,50 @@ def _compared_predictors(
     return _Compared(by_name, fitted)
 
 
+def _headlines(
+    compared: _Compared,
+    evaluation: Evaluation,
+    data: TrainingData,
+) -> dict[str, Accuracy]:
+    """Return the test of each predictor that is a run, beside the baselines, by name."""
+    scores = evaluation.test.scores
+    of_baselines = {}
+    for name in compared.baselines:
+        value = scores[name][MAIN].value
+        if value is not None:
+            of_baselines[name] = value
+    headlines = {}
+    for name in compared.runs:
+        own = scores[name][MAIN]
+        headlines[name] = Accuracy(
+            predictor=name,
+            measurements=evaluation.test.rows,
+            pearson=own.value,
+            low=own.low,
+            high=own.high,
+            baselines=of_baselines,
+            residual=None if data.config is None else data.config.residual,
+        )
+    return headlines
+
+
+def _record_accuracies(compared: _Compared, headlines: Mapping[str, Accuracy]) -> None:
+    """Record the tests in the runs; one of several seeds is none of a single run."""
+    for name, by_seed in compared.runs.items():
+        run = next(iter(by_seed.values()))
+        if len(by_seed) == 1 and run.is_finished:
+            record_accuracy(run, headlines[name])
+
+
+def _best(headlines: Iterable[Accuracy]) -> Accuracy | None:
+    """Return the test with the highest correlation; None without runs."""
+
+    def correlation(tested: Accuracy) -> float:
+        return -np.inf if tested.pearson is None else tested.pearson
+
+    return max(headlines, key=correlation, default=None)
+
+
 def _predictions(
     compared: _Compared,
     genotypes: Genotypes,
@@ -260,6 +312,8 @@ def _predictions(
 
 def _notes(runs: Sequence[LoadedRun], data: TrainingData, compared: _Compared) -> Iterator[str]:
     """Yield what makes predictors hard to compare: other relations, an unfinished training."""
+    if data.config is not None and data.config.residual is not None:
+        yield sentence_of_residual(data.config.residual)
     if compared.baselines:
         for name, by_seed in compared.runs.items():
             run = next(iter(by_seed.values()))

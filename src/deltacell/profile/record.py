@@ -18,6 +18,7 @@ import yaml  # type: ignore[import-untyped]
 
 from deltacell.base.errors import InputError
 from deltacell.base.files import read_json, seal_of, write_json
+from deltacell.profile.accuracy import Accuracy
 from deltacell.profile.refitted import Refitted
 
 SCHEMA_VERSION = 1
@@ -169,6 +170,7 @@ class RunRecord:
     limits: str | None = None  # a sentence on what limits this run
     component_cost: float | None = None  # the share of an attempt that recording components took
     refitted: Refitted | None = None  # from which run, if it has seen all measurements
+    accuracy: Accuracy | None = None  # on its test part, by the last `deltacell evaluate`
 
     def facts_of_model(self) -> dict[str, Any]:
         """Return what the model recorded about itself; ``propagation`` has a place of its own."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from deltacell.profile.accuracy import Accuracy
+
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
@@ -28,6 +30,7 @@ class Refitted:
     measurements: int
     validation_pearson: float | None  # of that run on its validation part
     chosen: Chosen
+    accuracy: Accuracy | None = None  # of that run, if it was tested before
 
     @property
     def sentence(self) -> str:

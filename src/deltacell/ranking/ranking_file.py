@@ -90,6 +90,7 @@ class Ranking:
             "rows_not_here": counts["rows"] - len(rows),
             "measured": [],
             "agreement": [],
+            "accuracy": [],
         }
 
 

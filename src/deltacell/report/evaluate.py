@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from deltacell.base.rendering import Values
 from deltacell.base.text import count_text
 from deltacell.report.evaluation_sentences import evaluation_sentences
-from deltacell.report.terminal import Piece, markdown, print_pieces
+from deltacell.report.terminal import Piece, markdown, print_line, print_pieces
 
 MAIN = "pearson"  # the metric of the tables by group
 GROUPINGS = {
@@ -50,13 +50,23 @@ class MetricColumn:
 
 def print_evaluation(result: Values) -> None:
     """Print an evaluation, from `Evaluation.to_json`, and the calibration of the best predictor."""
+    for sentence in _lead(result):
+        print_line(sentence, style="bold")
     best = result["verdicts"][0]["best"]
     print_pieces(_pieces(result, calibration_of=[] if best is None else [best]))
 
 
 def markdown_evaluation(result: Values) -> str:
     """Return an evaluation as Markdown, with the calibration of every predictor."""
-    return markdown("", _pieces(result, calibration_of=list(result["predictors"])))
+    return markdown(
+        " ".join(_lead(result)), _pieces(result, calibration_of=list(result["predictors"]))
+    )
+
+
+def _lead(result: Values) -> list[str]:
+    """Return what has to be read before the tables: the best run beside the best baseline."""
+    headline = result.get("headline")
+    return list(headline["sentences"]) if headline else []
 
 
 def _pieces(result: Values, calibration_of: Sequence[str]) -> Iterator[Piece]:

@@ -41,7 +41,9 @@ _COLUMNS = (
 
 
 def print_ranking(result: Values, most: int = 10) -> None:
-    """Print the first rows of each end, what is said about the ranking, and its agreement."""
+    """Print how accurate it is, the first rows of each end, and what is said about the ranking."""
+    for sentence in result["accuracy"]:
+        print_line(sentence, style="bold")
     for end in _ENDS:
         of_end = [row for row in result["rows"] if row["end"] == end]
         rows = [_printed_row(row) for row in of_end[:most]]

@@ -397,6 +397,22 @@ class Screen(storage.Storable):
         """Return the screen with other scores, [genotypes]."""
         return self._with(rows=self.rows.with_columns(score=np.asarray(scores)))
 
+    def with_residuals(self, residuals: AnyArray) -> Screen:
+        """Return the screen with scores less an expectation of them, [genotypes].
+
+        These are interactions, also of a fitness. Splits and runs know a screen by its checksum,
+        which stays that of the measured screen.
+        """
+        screen = self.with_scores(residuals)
+        rule = self.stated_hits
+        if rule is None or rule.low_means is LowMeaning.SICK:
+            kind = pl.Series(["interaction"])
+            rule = HitRule.of_scores(np.asarray(residuals), kind, only_hits=False)
+        signs = screen.rows.with_columns(sign=_SCORE_SIGN)
+        screen = screen._with(rows=signs, stated_hits=rule)
+        screen.__dict__["checksum"] = self.checksum
+        return screen
+
     def _facts(self) -> dict[str, Any]:
         score = self.column("score").astype(np.float64)
         sign = self.column("sign")

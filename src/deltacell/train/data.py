@@ -18,13 +18,15 @@ from deltacell.base.errors import InputError, StoreError
 from deltacell.base.text import count_text
 from deltacell.cell import Cell
 from deltacell.data.import_folder import open_screen, read_parts
-from deltacell.models.fitted.gene_sets import GeneSets
-from deltacell.models.fitted.predictor import Zeros
+from deltacell.models.fitted.gene_sets import GeneOrder, GeneSets
+from deltacell.models.fitted.predictor import Part, Zeros
+from deltacell.models.fitted.single_effects import expected_scores
 from deltacell.models.interface import LabelledSets, Study, TargetScale
 from deltacell.profile.record import CellFacts, ContextFacts, Samples, ScreenFacts
 from deltacell.screen import Genotypes, Grid, Screen, Split
 from deltacell.screen.hit_rule import HitRule
 from deltacell.screen.outliers import FARTHEST, beyond_any_scale
+from deltacell.screen.screen import lists_only_hits
 from deltacell.train.config import Config, DataConfig, SplitConfig
 from deltacell.train.leaks import likely_leaks
 
@@ -50,6 +52,7 @@ class TrainingData:
     config: DataConfig | None = None  # None for data that were not loaded by a config
     left_out: str = ""  # what was left out because of scores beyond any scale
     context: tuple[Study, ...] = ()  # what others measured
+    as_measured: Screen | None = None  # with `data.residual`: before expectations were subtracted
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -168,9 +171,13 @@ def load_data(
     split = _split_of(screen, config, loaded, split)
     split, left_out = _within_scale(split, screen)
     _check_parts(split, config)
+    grid = Grid.of(screen, whole=whole) if settings.grid else None
+    as_measured = None
+    if settings.residual is not None:
+        as_measured = screen
+        screen = _residual(screen, split, cell, settings.residual)
     scores = screen.column("score")[split.train]
     standard = TargetScale.of(scores) if settings.standardise else TargetScale()
-    grid = Grid.of(screen, whole=whole) if settings.grid else None
     return TrainingData(
         cell,
         screen,
@@ -182,17 +189,40 @@ def load_data(
         settings,
         left_out,
         context,
+        as_measured,
     )
+
+
+def _residual(screen: Screen, split: Split, cell: Cell, kind: str | None) -> Screen:
+    """Return a screen with each score less what single effects lead to expect of it.
+
+    The effects are learned from the training part alone, see `expected_scores`.
+    """
+    if lists_only_hits(screen):
+        what = "the screen lists only hits, of which single effects cannot be told"
+        fix = "Leave out data.residual, or import the study's table of all scores."
+        raise InputError(what, code="residual-of-hits", fix=fix)
+    order = GeneOrder(cell.genes)
+    sets = order.sets(screen.genotypes)
+    scores = screen.column("score").astype(np.float64)
+    training = Part(sets.take(split.train), scores[split.train])
+    expected = expected_scores(kind, training, len(order), sets)  # type: ignore[arg-type]
+    return screen.with_residuals(scores - expected)
 
 
 def with_everything(data: TrainingData) -> TrainingData:
     """Return the data with all measurements in the training part, see `Split.everything`.
 
-    Scores beyond any scale stay in no part.
+    Scores beyond any scale stay in no part. Expectations from single effects, if they are
+    subtracted, are learned again from all measurements.
     """
-    every = Split.everything(data.screen, data.split.seed)
-    split, left_out = _within_scale(every, data.screen)
-    return replace(data, split=split, left_out=left_out)
+    measured = data.screen if data.as_measured is None else data.as_measured
+    every = Split.everything(measured, data.split.seed)
+    split, left_out = _within_scale(every, measured)
+    screen = data.screen
+    if data.as_measured is not None and data.config is not None:
+        screen = _residual(measured, split, data.cell, data.config.residual)
+    return replace(data, screen=screen, split=split, left_out=left_out)
 
 
 def _context_of(config: DataConfig, target: Screen) -> tuple[Study, ...]:

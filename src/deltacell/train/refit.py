@@ -12,6 +12,7 @@ from deltacell.base.text import Progress
 from deltacell.models.fitted.predictor import FittedPredictor
 from deltacell.profile.record import RUN_FILE, Status, read_run
 from deltacell.profile.refitted import Refitted
+from deltacell.train.accuracy import accuracy_of
 from deltacell.train.data import with_everything
 from deltacell.train.fit import fit_predictor
 from deltacell.train.outcome import Outcome
@@ -73,6 +74,7 @@ def _refitted(run: LoadedRun, path: Path) -> Refitted:
         measurements=len(with_everything(run.data).split.train),
         validation_pearson=None if record.best is None else record.best.value,
         chosen=predictor.chosen(),
+        accuracy=accuracy_of(run),
     )
 
 
@@ -81,5 +83,7 @@ def _check_is_free(path: Path, refitted: Refitted) -> None:
     if not (path / RUN_FILE).is_file():
         return
     there = read_run(path)
-    if there.refitted != refitted or there.status is Status.finished:
+    # The run may have been tested in the meantime.
+    before = None if there.refitted is None else replace(there.refitted, accuracy=None)
+    if before != replace(refitted, accuracy=None) or there.status is Status.finished:
         raise run_exists(path)

@@ -42,6 +42,7 @@ class DataConfig:
     subset: AtLeast1 | None = None
     batch_size: AtLeast1 = 64
     samples_per_epoch: AtLeast1 | None = None
+    residual: Annotated[str, one_of("additive multiplicative")] | None = None
     grid: bool = True
     run_length: AtLeast1 | None = None
     standardise: bool = True
