@@ -9,9 +9,12 @@ import torch
 from torch_geometric.data import HeteroData
 
 from deltacell.cell import Cell
+from deltacell.propagate.choose import STRATEGIES
 from deltacell.screen import Screen
+from deltacell.train.config.compose import compose
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "coming-from-torchcell.md"
+EXPERIMENT = "experiment=kuzmin2018_hetero_full"
 GENES = ["YAL001C", "YAL002W", "YAL003W", "YAL005C"]
 GENOTYPES = [([0, 2], -0.5), ([1, 2, 3], 0.25), ([3, 0], float("nan"))]
 TYPES = ["fitness", "gene_interaction"]
@@ -69,3 +72,15 @@ def test_the_script_for_the_other_side_needs_pytorch_and_pyg_only():
         "torch",
         "torch_geometric",
     }
+
+
+def test_settings_of_the_page_are_settings():
+    text = PAGE.read_text(encoding="utf-8")
+    settings = re.findall(r"`((?:\w+\.)*\w+=\w+)`", text)
+    assert {"model.propagation=edge_mask", "mode=empty", "ablation=no_gather"} <= set(settings)
+    for setting in settings:
+        of_experiment = ["data.synthetic=demo"] if setting.startswith("model=") else [EXPERIMENT]
+        assert compose([*of_experiment, setting])
+    measured = re.search(r"--strategies ([\w,]+)`", text)
+    assert measured is not None
+    assert set(measured[1].split(",")) < set(STRATEGIES)
