@@ -54,7 +54,8 @@ class DangoScorer(Scorer):
             return None
         uniform = self._uniform(block.size)
         tables = uniform.pair_sums(block.axes)
-        lost = ROUNDING * (len(tables) + 1) * sum(float(table.abs().max()) for table in tables)
+        largest = sum(float(table.abs().max()) for table in tables)
+        lost = ROUNDING * (len(tables) + 1) * largest
         sums, *others = tables
         if others:
             sums = sums.unsqueeze(2) + others[0].unsqueeze(1) + others[1]
@@ -79,8 +80,9 @@ class DangoScorer(Scorer):
 
         def fill(begin: int) -> None:
             part = sets[begin : begin + at_once]
-            filled = torch.from_numpy(np.resize(part, (at_once, sets.shape[1])))
-            scores[begin : begin + len(part)] = score(filled)[: len(part)].numpy()
+            n_sets = len(part)
+            repeated = torch.from_numpy(np.resize(part, (at_once, sets.shape[1])))
+            scores[begin : begin + n_sets] = score(repeated)[:n_sets].numpy()
 
         begins = range(0, len(sets), at_once)
         in_any_worker(fill, begins, workers_for(self._genes.device, len(begins)))
@@ -111,8 +113,14 @@ class TripleLayer(NamedTuple):
         root = math.sqrt(hidden // layer.heads)
         weight[:hidden] /= root
         bias[:hidden] /= root
-        parts = [weight, bias, layer.beta * layer.out.weight.t(), layer.beta * layer.out.bias]
-        return cls(*(part.to(dtype).contiguous() for part in parts))
+        out = layer.beta * layer.out.weight.t()
+        out_bias = layer.beta * layer.out.bias
+        return cls(
+            weight.to(dtype).contiguous(),
+            bias.to(dtype).contiguous(),
+            out.to(dtype).contiguous(),
+            out_bias.to(dtype).contiguous(),
+        )
 
 
 class Triples:
@@ -137,8 +145,10 @@ class Triples:
         self._genes = genes.to(dtype)
         self._first = None
         if self._layers:
-            self._first = linear(self._genes, self._layers[0].weight, self._layers[0].bias)
-        self._weight = (sets.score.weight[0] * (standard.std / 3)).to(dtype)
+            first = self._layers[0]
+            self._first = linear(self._genes, first.weight, first.bias)
+        weight = sets.score.weight[0] * (standard.std / 3)
+        self._weight = weight.to(dtype)
         self._shift = float(standard.undo(sets.score.bias[0]))
 
     def __call__(self, sets: torch.Tensor) -> torch.Tensor:
@@ -149,8 +159,8 @@ class Triples:
                 projected = linear(x, layer.weight, layer.bias)
             else:
                 projected = self._first[genes]
-            attended = self._attended(projected.view(3, len(sets), 3, self._heads, -1))
-            flat = attended.view(-1, len(layer.out))
+            by_head = projected.view(3, len(sets), 3, self._heads, -1)
+            flat = self._attended(by_head).view(-1, len(layer.out))
             x = x + torch.addmm(layer.out_bias, flat, layer.out).view_as(x)
         distance = x.sub_(self._static[genes].view_as(x)).square_().sum(0)
         return distance @ self._weight + self._shift
@@ -161,8 +171,42 @@ class Triples:
         attended = torch.empty_like(query, memory_format=torch.contiguous_format)
         for a, (b, c) in enumerate(OTHERS.tolist()):
             logits = (key[b] - key[c]).mul_(query[a]).sum(-1, keepdim=True)
-            torch.addcmul(value[c], value[b] - value[c], logits.sigmoid_(), out=attended[a])
+            share_of_b = logits.sigmoid_()
+            torch.addcmul(value[c], value[b] - value[c], share_of_b, out=attended[a])
         return attended
+
+
+class LinearMaps(NamedTuple):
+    """The vectors under uniform attention, ``x_i = A e_i + B sum_j e_j + c``, see `Uniform`."""
+
+    a: torch.Tensor  # [hidden, hidden]
+    b: torch.Tensor  # [hidden, hidden]
+    c: torch.Tensor  # [hidden]
+
+    @classmethod
+    def of_no_layer(cls, genes: torch.Tensor) -> LinearMaps:
+        """Return the maps before the first layer, where each vector is that of its gene."""
+        hidden = genes.shape[1]
+        identity = torch.eye(hidden, dtype=genes.dtype)
+        return cls(identity, torch.zeros_like(identity), genes.new_zeros(hidden))
+
+    def after(self, layer: Layer, n: int) -> LinearMaps:
+        """Return the maps after a layer, with ``n`` other genes in a set."""
+        a, b, c = self
+        w = layer.out.sum(0)
+        return LinearMaps(
+            a=a + layer.beta * w @ b,
+            b=b + layer.beta / n * w @ (a + (n - 1) * b),
+            c=c + layer.beta * (layer.shift + w @ c),
+        )
+
+    def own_part(self, genes: torch.Tensor) -> torch.Tensor:
+        """Return ``A e_i + c``, [genes, hidden]."""
+        return genes @ self.a.t() + self.c
+
+    def part_of_other(self, genes: torch.Tensor) -> torch.Tensor:
+        """Return ``B e_j``, [genes, hidden]."""
+        return genes @ self.b.t()
 
 
 class Uniform:
@@ -191,27 +235,20 @@ class Uniform:
         standard: TargetScale,
     ) -> None:
         n = size - 1
-        hidden = genes.shape[1]
-        a = torch.eye(hidden, dtype=genes.dtype)
-        b = torch.zeros_like(a)
-        c = genes.new_zeros(hidden)
         weight = sets.score.weight[0] * (standard.std / size)
         self._layers = [Layer(cast(OthersAttention, layer)) for layer in sets.attention]
+        maps = LinearMaps.of_no_layer(genes)
         norms: list[torch.Tensor] = []
         for layer in self._layers:
-            others = genes @ b.t()
-            norms += layer.norms(genes @ a.t() + c - others, others)
-            w = layer.out.sum(0)
-            new_a = a + layer.beta * w @ b
-            new_b = b + layer.beta / n * w @ (a + (n - 1) * b)
-            c = c + layer.beta * (layer.shift + w @ c)
-            a = new_a
-            b = new_b
+            others = maps.part_of_other(genes)
+            norms += layer.norms(maps.own_part(genes) - others, others)
+            maps = maps.after(layer, n)
         static = torch.relu(sets.static(genes))
-        dynamic = genes @ a.t() + c
-        z = genes @ b.t()
+        dynamic = maps.own_part(genes)
+        z = maps.part_of_other(genes)
         y = dynamic - static
-        alone = ((y.square() + n * z.square()) @ weight / n).unsqueeze(1)
+        squares = y.square() + n * z.square()
+        alone = (squares @ weight / n).unsqueeze(1)
         shift_of_pair = float(standard.undo(sets.score.bias[0])) / (size * n / 2)
         ones = torch.ones_like(alone)
         # G is the product of these.
@@ -257,23 +294,14 @@ class Uniform:
 
     def _distance(self, largest: Doubles) -> Doubles:
         """Return a bound of the distance of vectors to those under uniform attention, [axes]."""
-        eta: Doubles = np.zeros(len(largest))
-        if len(eta) != 3:
-            return eta
+        distance: Doubles = np.zeros(len(largest))
+        if len(distance) != 3:
+            return distance
         for layer in self._layers:
-            of_query, of_key, of_out = layer.spectral
-            norms, largest = np.split(largest, [5 * len(of_query)], axis=1)
-            logits, query, query_of_others, key, out = np.split(norms, 5, axis=1)
-            of_others = eta[OTHERS].max(1)
-            moved_keys = 2 * of_key * of_others[:, None]
-            moved_queries = query_of_others.sum(0) + of_query * eta[:, None]
-            moved_logits = moved_queries * (key[OTHERS].sum(1) + moved_keys) + query * moved_keys
-            # Attention to two others differs from 1/2 by at most tanh(range of logits / 2) / 2.
-            half_range = (logits + moved_logits / layer.root) / 2
-            uneven = np.tanh(half_range) / 2 * out[OTHERS].sum(1)
-            change = of_out.sum() * of_others + uneven.sum(1)
-            eta = eta + abs(float(layer.beta)) * change
-        return eta
+            n_of_layer = 5 * layer.heads
+            norms, largest = np.split(largest, [n_of_layer], axis=1)
+            distance = distance + layer.change(norms, distance)
+        return distance
 
 
 class Layer:
@@ -287,12 +315,34 @@ class Layer:
         self._key = torch.unflatten(weights[1], 0, heads)
         value = torch.unflatten(weights[2], 0, heads)
         self._query_bias = torch.unflatten(query_bias, 0, heads)
-        self.out = torch.einsum("ohx,hxd->hod", torch.unflatten(layer.out.weight, 1, heads), value)
+        out = torch.unflatten(layer.out.weight, 1, heads)
+        self.out = torch.einsum("ohx,hxd->hod", out, value)
         self.shift = layer.out.weight @ value_bias + layer.out.bias
         self.beta = layer.beta
         self.root = math.sqrt(self._query.shape[1])
-        of_parts = (self._query, self._key, self.out)
-        self.spectral = [torch.linalg.matrix_norm(part, 2).numpy() for part in of_parts]
+        self.heads = layer.heads
+        # Spectral norms by head, [heads].
+        self._norm_of_query: Doubles = torch.linalg.matrix_norm(self._query, 2).numpy()
+        self._norm_of_key: Doubles = torch.linalg.matrix_norm(self._key, 2).numpy()
+        self._norm_of_out: Doubles = torch.linalg.matrix_norm(self.out, 2).numpy()
+
+    def change(self, norms: Doubles, distance: Doubles) -> Doubles:
+        """Return by how much the layer increases a bound of the distance to uniform attention.
+
+        All are by gene of a triple: the largest `norms`, [3, 5 * heads], the distance before the
+        layer, [3], and its change, [3].
+        """
+        logits, query, query_of_others, key, out = np.split(norms, 5, axis=1)
+        of_others = distance[OTHERS].max(1)
+        moved_keys = 2 * self._norm_of_key * of_others[:, None]
+        moved_queries = query_of_others.sum(0) + self._norm_of_query * distance[:, None]
+        keys = key[OTHERS].sum(1) + moved_keys
+        moved_logits = moved_queries * keys + query * moved_keys
+        # Attention to two others differs from 1/2 by at most tanh(range of logits / 2) / 2.
+        half_range = (logits + moved_logits / self.root) / 2
+        uneven = np.tanh(half_range) / 2 * out[OTHERS].sum(1)
+        change: Doubles = self._norm_of_out.sum() * of_others + uneven.sum(1)
+        return abs(float(self.beta)) * change
 
     def norms(self, own: torch.Tensor, others: torch.Tensor) -> list[torch.Tensor]:
         """Return norms that bound the layer's distance to uniform attention, five of [n, heads].
@@ -308,12 +358,17 @@ class Layer:
             logits = torch.einsum("ihx,jhx->hij", part, key)
             ranges.append((logits.amax(-1) - logits.amin(-1)).t())
         centred = own - own.mean(0)
-        norms = [
-            torch.einsum("hxd,nd->nhx", weight, vectors).norm(dim=-1)
-            for weight, vectors in (
-                (self._query, others),
-                (self._key, centred),
-                (self.out, centred),
-            )
+        return [
+            torch.cat(ranges),
+            query.norm(dim=-1),
+            _norms_by_head(self._query, others),
+            _norms_by_head(self._key, centred),
+            _norms_by_head(self.out, centred),
         ]
-        return [torch.cat(ranges), query.norm(dim=-1), *norms]
+
+
+def _norms_by_head(weight: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+    """Return the norms of the products with the weight of each head, [n, heads]."""
+    products = torch.einsum("hxd,nd->nhx", weight, vectors)
+    norms: torch.Tensor = torch.linalg.vector_norm(products, dim=-1)
+    return norms

@@ -56,6 +56,7 @@ class Parts(NamedTuple):
 
     @property
     def among_hits(self) -> Doubles:
+        """The score given a hit, which is the score if no hit is predicted."""
         return self.score if self.given_hit is None else self.given_hit
 
 
@@ -67,10 +68,12 @@ class Part:
     targets: Doubles
 
     def take(self, rows: Ints) -> Part:
+        """Return some of the sets with their scores."""
         return Part(self.sets.take(rows), self.targets[rows])
 
     @property
     def mean(self) -> float:
+        """The mean score."""
         return float(self.targets.mean())
 
 
@@ -145,9 +148,11 @@ class FittedPredictor(Predictor):
         """
         self.check_conditions(genotypes)
         self.check_context(context)
-        self._order, self.history = None, []
+        self._order = None
+        self.history = []
         order = GeneOrder(cell.genes)
-        training, held_out = _part(cell, order, genotypes, targets), None
+        training = _part(cell, order, genotypes, targets)
+        held_out = None
         if validation is not None and len(validation[0]):
             held_out = _part(cell, order, *validation)
 
@@ -159,7 +164,13 @@ class FittedPredictor(Predictor):
                 progress(what, done, total)
 
         data = FitData(
-            *(cell, order, training, held_out, draw_zeros, seed, report),
+            cell=cell,
+            order=order,
+            training=training,
+            validation=held_out,
+            draw_zeros=draw_zeros,
+            seed=seed,
+            report=report,
             phase=phase,
             context=context,
             condition=genotypes.condition,
@@ -189,11 +200,9 @@ class FittedPredictor(Predictor):
 
     def state_dict(self) -> State:
         """Return the learned state, for `load_state_dict`."""
-        state: State = tree_map(
-            lambda x: torch.from_numpy(np.array(x)) if isinstance(x, np.ndarray) else x,
-            {"genes": self._fitted_order().names, **self._learned},
-        )
-        return state
+        state = {"genes": self._fitted_order().names, **self._learned}
+        tensors: State = tree_map(_as_tensor, state)
+        return tensors
 
     def load_state_dict(self, cell: Cell, state: State, context: Sequence[Study] = ()) -> Self:
         """Load the state of a predictor with the same parameters, for a cell with its genes.
@@ -202,13 +211,17 @@ class FittedPredictor(Predictor):
         """
         self.check_context(context)
         self._context = tuple(context)
-        self._order, self.history = None, []
-        learned = tree_map(lambda x: x.numpy().copy() if isinstance(x, Tensor) else x, dict(state))
-        return self._use(cell, _checked_order(cell, learned.pop("genes")), learned)
+        self._order = None
+        self.history = []
+        learned = tree_map(_as_array, dict(state))
+        order = _checked_order(cell, learned.pop("genes"))
+        return self._use(cell, order, learned)
 
     def _use(self, cell: Cell, order: GeneOrder, learned: State) -> Self:
         self._load(cell, order, learned)
-        self._learned, self._order, self._is_warm = learned, order, False
+        self._learned = learned
+        self._order = order
+        self._is_warm = False
         return self
 
     def __call__(
@@ -218,35 +231,50 @@ class FittedPredictor(Predictor):
         *,
         wanted: Collection[str] = (),
     ) -> Prediction:
-        order, device = self._order_for(cell), genotypes.genes.device
-        sets = order.sets(genotypes.check(cell.n_genes))
+        """Return the prediction of each genotype, in single precision."""
+        device = genotypes.genes.device
+        sets = self._order_for(cell).sets(genotypes.check(cell.n_genes))
         if not len(sets):
             return Prediction(torch.zeros(0, device=device))
         # Sets that share their first gene share most of the work.
         rows = np.argsort(sets.genes[sets.offsets[:-1]], kind="stable")
-        blocks = [rows[at : at + SETS_PER_BLOCK] for at in range(0, len(rows), SETS_PER_BLOCK)]
-        # The very first block is scored alone, because it fills caches that all others use.
-        alone = 0 if self._is_warm else 1
-        found = [self._parts(cell, sets.take(block)) for block in blocks[:alone]]
-        self._is_warm, workers = True, workers_for(torch.device("cpu"), len(blocks) - alone)
-        with one_core(workers):
-            found += in_any_worker(
-                lambda block: self._parts(cell, sets.take(block)),
-                blocks[alone:],
-                workers,
-            )
+        blocks = np.split(rows, range(SETS_PER_BLOCK, len(rows), SETS_PER_BLOCK))
+        parts = self._parts_of_blocks(cell, [sets.take(block) for block in blocks])
         as_given = np.argsort(rows)
-        columns: dict[str, Any] = {
-            name: torch.from_numpy(np.concatenate(column)[as_given]).float().to(device)
-            for name, column in zip(Parts._fields, zip(*found, strict=True), strict=True)
-            if column[0] is not None
-        }
-        return Prediction(**columns)
+
+        def column(values: Sequence[Doubles | None]) -> Tensor | None:
+            present = [block for block in values if block is not None]
+            if not present:
+                return None
+            return torch.from_numpy(np.concatenate(present)[as_given]).float().to(device)
+
+        score = column([part.score for part in parts])
+        assert score is not None
+        return Prediction(
+            score,
+            hit=column([part.hit for part in parts]),
+            given_hit=column([part.given_hit for part in parts]),
+        )
+
+    def _parts_of_blocks(self, cell: Cell, blocks: Sequence[GeneSets]) -> list[Parts]:
+        """Return the parts of each block, computed in threads.
+
+        The very first block is scored alone, because it fills caches that all others use.
+        """
+        n_alone = 0 if self._is_warm else 1
+        parts = [self._parts(cell, block) for block in blocks[:n_alone]]
+        self._is_warm = True
+        others = blocks[n_alone:]
+        workers = workers_for(torch.device("cpu"), len(others))
+        with one_core(workers):
+            parts += in_any_worker(lambda block: self._parts(cell, block), others, workers)
+        return parts
 
     def _fitted_order(self) -> GeneOrder:
         if self._order is None:
-            what, fix = type(self).__name__, "Call fit(cell, genotypes, targets) first."
-            raise InputError(f"this {what} has not been fitted", code="not-fitted", fix=fix)
+            message = f"this {type(self).__name__} has not been fitted"
+            fix = "Call fit(cell, genotypes, targets) first."
+            raise InputError(message, code="not-fitted", fix=fix)
         return self._order
 
     def _order_for(self, cell: Cell) -> GeneOrder:
@@ -254,9 +282,20 @@ class FittedPredictor(Predictor):
         return fitted if cell.genes is fitted.genes else _checked_order(cell, fitted.names)
 
 
-def other_cell(what: str) -> InputError:
+def _as_tensor(value: object) -> object:
+    """Return a copy of an array as a tensor, and anything else as it is."""
+    return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
+
+
+def _as_array(value: object) -> object:
+    """Return a copy of a tensor as an array, and anything else as it is."""
+    return value.numpy().copy() if isinstance(value, Tensor) else value
+
+
+def other_cell(difference: str) -> InputError:
+    """Return the error for a cell that differs from the one of the fit."""
     fix = "Pass the cell it was fitted on, or fit it again."
-    return InputError(f"it was fitted on another cell: {what}", code="other-cell", fix=fix)
+    return InputError(f"it was fitted on another cell: {difference}", code="other-cell", fix=fix)
 
 
 def _checked_order(cell: Cell, fitted: Sequence[str]) -> GeneOrder:
@@ -268,14 +307,16 @@ def _checked_order(cell: Cell, fitted: Sequence[str]) -> GeneOrder:
 
 
 def _part(cell: Cell, order: GeneOrder, genotypes: Genotypes, targets: Values) -> Part:
-    n, column = len(genotypes.check(cell.n_genes)), np.asarray(targets, dtype=np.float64)
+    """Return genotypes with their targets; raise unless there are as many, and all are finite."""
+    n = len(genotypes.check(cell.n_genes))
+    column = np.asarray(targets, dtype=np.float64)
     if not n:
         raise InputError("there are no genotypes to fit on", code="empty-part")
     if column.shape != (n,):
         raise InputError(f"targets of shape {column.shape}; expected ({n},)", code="wrong-shape")
     wrong = np.flatnonzero(~np.isfinite(column))
     if len(wrong):
-        what = f"{len(wrong)} of {n} targets are not finite, the first at index {wrong[0]}"
+        message = f"{len(wrong)} of {n} targets are not finite, the first at index {wrong[0]}"
         fix = "Remove the genotypes without a score."
-        raise InputError(what, code="not-finite", fix=fix)
+        raise InputError(message, code="not-finite", fix=fix)
     return Part(order.sets(genotypes), column)
