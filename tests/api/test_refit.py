@@ -10,7 +10,7 @@ import deltacell as dc
 from deltacell.cli.app import app
 from deltacell.models.fitted.predictor import Zeros
 from deltacell.profile.record import RUN_FILE, Status, read_run, write_run
-from deltacell.profile.refitted import Chosen
+from deltacell.profile.refitted import ChosenByValidation
 from deltacell.train.predictor import build_fitted, load_run
 from deltacell.train.refit import refit_run
 
@@ -102,7 +102,7 @@ def test_baselines_are_refitted_with_what_they_chose(model, cell, screen, tmp_pa
     if model == "nearest_profiles":
         assert chosen.weight not in (None, 1.0)
     else:
-        assert chosen == Chosen()
+        assert chosen == ChosenByValidation()
 
 
 def test_hits_keep_their_trees_and_calibration(run):

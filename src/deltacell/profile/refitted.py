@@ -8,7 +8,7 @@ from deltacell.profile.accuracy import Accuracy
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen:
+class ChosenByValidation:
     """What a fit chose by its validation part, and a fit on all measurements keeps.
 
     A predictor leaves out what it does not choose.
@@ -29,7 +29,7 @@ class Refitted:
     started: str  # when it began, by which it is known if it was moved
     measurements: int
     validation_pearson: float | None  # of that run on its validation part
-    chosen: Chosen
+    chosen: ChosenByValidation
     accuracy: Accuracy | None = None  # of that run, if it was tested before
 
     @property

@@ -72,7 +72,7 @@ def choose(
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
+class ChosenStrategy:
     """The strategy of a run that `auto` has chosen; there is one object per run."""
 
     request: Auto
@@ -95,14 +95,14 @@ class Auto:
     max_bytes: int | None = None
     choice: str | None = None
 
-    def choose(self, shapes: Sequence[HopShape], device: torch.device) -> Chosen:
+    def choose(self, shapes: Sequence[HopShape], device: torch.device) -> ChosenStrategy:
         """Return the strategy that was recorded, or that of the rule, see `choose`."""
         if self.choice is None:
             choice = choose(shapes, device, self.max_bytes)
         else:
             choice = Choice(self.choice, Reason.recorded)
         bound = {} if self.max_bytes is None else {"max_bytes": self.max_bytes}
-        return Chosen(self, device.type, choice, STRATEGIES[choice.name](**bound))
+        return ChosenStrategy(self, device.type, choice, STRATEGIES[choice.name](**bound))
 
 
 STRATEGIES: Mapping[str, Callable[..., AnyStrategy]] = {

@@ -22,7 +22,7 @@ LARGEST_TERM = 500  # genes; a term of more is not specific
 MOST_TERMS = 5  # that are listed of one set
 
 
-class Link(TypedDict):
+class GeneLink(TypedDict):
     """An edge between two genes of a set, from ``first`` to ``second`` if it is directed."""
 
     first: str
@@ -34,7 +34,7 @@ class EvidenceColumns(TypedDict):
     """The evidence for sets, as columns with one entry per set."""
 
     relations: list[list[str]]  # the names of those with a link
-    links: list[list[Link]]
+    links: list[list[GeneLink]]
     pathways: list[list[str]]  # that two genes share
     complexes: list[list[str]]  # that two genes share
 
@@ -44,7 +44,7 @@ class SetEvidence:
     """The evidence for one set: a row of `EvidenceColumns`."""
 
     relations: list[str]
-    links: list[Link]
+    links: list[GeneLink]
     pathways: list[str]
     complexes: list[str]
 
@@ -76,7 +76,7 @@ class StudyKnowledge:
 
 
 @dataclass(frozen=True)
-class SharedTerm:
+class TermOfSet:
     """A term of an annotation that all genes of a set have."""
 
     annotation: str
@@ -89,7 +89,7 @@ class SetKnowledge:
 
     votes: list[SetVote]  # the largest weight first
     lost: list[str]  # the reactions that only the whole set loses
-    terms: list[SharedTerm]
+    terms: list[TermOfSet]
     studies: list[StudyKnowledge]  # of the context
 
 
@@ -149,9 +149,9 @@ class Evidence:
             "complexes": [_shared(self._complexes, pairs) for pairs in keys],
         }
 
-    def _links(self, first: Ints, second: Ints) -> list[list[Link]]:
+    def _links(self, first: Ints, second: Ints) -> list[list[GeneLink]]:
         """Return the edges between the pairs of genes of each set, [m, pairs]."""
-        links: list[list[Link]] = [[] for _ in first]
+        links: list[list[GeneLink]] = [[] for _ in first]
         for relation, edges in zip(self._relations, self._edges, strict=True):
             directions = [(first, second), (second, first)][: 1 + relation.directed]
             keys = [source * self._n_genes + target for source, target in directions]
@@ -161,7 +161,7 @@ class Evidence:
                 source = sources[row, pair]
                 target = targets[row, pair]
                 links[row].append(
-                    Link(
+                    GeneLink(
                         first=self._genes[source],
                         second=self._genes[target],
                         relation=relation.name,
@@ -208,7 +208,7 @@ def _edges_of_complexes(cell: Cell) -> Iterator[_Group]:
                 yield relation.name, pair
 
 
-def _relations_of(links: Sequence[Link]) -> list[str]:
+def _relations_of(links: Sequence[GeneLink]) -> list[str]:
     return list(dict.fromkeys(link["relation"] for link in links))
 
 
@@ -232,7 +232,7 @@ def knowledge_of(
     return SetKnowledge(
         votes=votes[:most_votes],
         lost=_lost_reactions(cell, genes),
-        terms=[SharedTerm(term.annotation, term.term) for term in terms],
+        terms=[TermOfSet(term.annotation, term.term) for term in terms],
         studies=[study for run in runs for study in _studies_of(run, genes, most_votes)],
     )
 

@@ -11,7 +11,7 @@ from deltacell.base.arrays import Doubles, Ints
 from deltacell.cell import Genes
 from deltacell.models.interface import GatedScore
 from deltacell.ranking.ensemble import MeanOfRuns, on_one_scale, scorer_of_predictors
-from deltacell.ranking.evidence import Evidence, Link, knowledge_of
+from deltacell.ranking.evidence import Evidence, GeneLink, knowledge_of
 from deltacell.ranking.explained_set import (
     ExplainedSet,
     GeneContribution,
@@ -145,7 +145,7 @@ def _mean_contributions(
     networks: Sequence[_NetworkContributions],
     deleted: list[int],
     genes: Genes,
-    links: Sequence[Link],
+    links: Sequence[GeneLink],
 ) -> MeanContributions:
     """Return the means over networks; only the ``OTHER_GENES`` largest other genes are listed."""
     mean_of_gene = np.zeros(len(genes))
@@ -177,7 +177,7 @@ def _mean_contributions(
 
 def _relation_contributions(
     networks: Sequence[_NetworkContributions],
-    links: Sequence[Link],
+    links: Sequence[GeneLink],
 ) -> list[RelationContribution]:
     """Return the mean contribution of every relation, the largest first.
 

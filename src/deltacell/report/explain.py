@@ -152,7 +152,7 @@ def _cut(value: T) -> T | str:
     return value
 
 
-class _Bar(NamedTuple):
+class _DrawnBar(NamedTuple):
     """A bar of a waterfall."""
 
     part: str
@@ -275,14 +275,14 @@ def _times(result: Values) -> Piece:
 
 def _waterfall(fall: Values, a: str, b: str) -> Piece:
     ratio = "" if fall["ratio"] is None else f": {ratio_text(fall['ratio'])}"
-    total = _Bar(
+    total = _DrawnBar(
         part="all",
         a_s=fall["a_s"],
         b_s=fall["b_s"],
         change_s=fall["gap_s"],
         share_of_gap=1.0 if fall["gap_s"] else None,
     )
-    bars = [_Bar(**{key: bar[key] for key in _Bar._fields}) for bar in fall["bars"]]
-    rows = [list(map(_cell, _Bar._fields, bar)) for bar in [*bars, total]]
+    bars = [_DrawnBar(**{key: bar[key] for key in _DrawnBar._fields}) for bar in fall["bars"]]
+    rows = [list(map(_cell, _DrawnBar._fields, bar)) for bar in [*bars, total]]
     columns = ("part", a, b, "change", "share of the gap")
     return Piece(f"from {a} to {b} per {fall['per']}{ratio}", columns, rows, total=True)

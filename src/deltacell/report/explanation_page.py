@@ -199,7 +199,7 @@ def _sign(change: float) -> str:
     return "less" if change < 0 else ""
 
 
-class _Column(NamedTuple):
+class _PageColumn(NamedTuple):
     """A column of a table: how its cells are formatted, and its title."""
 
     kind: str  # text, seconds, share or number
@@ -217,17 +217,17 @@ def _table(table: Values, names: Sequence[str]) -> Values:
     return {"title": table["title"], "columns": columns, "rows": rows, "count": len(table["rows"])}
 
 
-def _column(name: str, cells: Sequence[object], titles: Mapping[str, str]) -> _Column:
+def _column(name: str, cells: Sequence[object], titles: Mapping[str, str]) -> _PageColumn:
     # A truth value is no number here.
     are_numbers = all(type(cell) in (int, float) for cell in cells)
     if not cells or not are_numbers:
-        return _Column("text", name)
+        return _PageColumn("text", name)
     if name.endswith("_s"):
-        return _Column("seconds", titles.get(name, name.removesuffix("_s")))
-    return _Column("share" if name.startswith("share") else "number", name)
+        return _PageColumn("seconds", titles.get(name, name.removesuffix("_s")))
+    return _PageColumn("share" if name.startswith("share") else "number", name)
 
 
-def _cells_of_page(columns: Sequence[_Column], row: Sequence[Cell]) -> list[Cell]:
+def _cells_of_page(columns: Sequence[_PageColumn], row: Sequence[Cell]) -> list[Cell]:
     """Return the cells of a row, without numbers that are not finite."""
     cells = []
     for column, cell in zip(columns, row, strict=True):

@@ -300,7 +300,7 @@ def _value(value: float | None) -> str | None:
     return f"{value:.9g}" if is_known(value) else None
 
 
-class _Point(NamedTuple):
+class _NetworkPoint(NamedTuple):
     """A measured set in the drawing."""
 
     x: float
@@ -316,7 +316,8 @@ def _scatter(points: Sequence[Values]) -> Values:
     high = min(across.high, up.high)
     equal = [across.at(low), up.at(low), across.at(high), up.at(high)]
     drawn = [
-        _Point(across.at(point["measured"]), up.at(point["predicted"]), point) for point in points
+        _NetworkPoint(across.at(point["measured"]), up.at(point["predicted"]), point)
+        for point in points
     ]
     scores: list[float] = []
     for point in points:

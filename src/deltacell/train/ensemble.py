@@ -18,7 +18,7 @@ from deltacell.models.fitted.gene_sets import GeneOrder, GeneSets
 from deltacell.models.fitted.predictor import FitData, FittedPredictor, Parts, State
 from deltacell.models.interface import Vote
 from deltacell.profile.record import FIGURES, TENSORBOARD, TRACES
-from deltacell.profile.refitted import Chosen
+from deltacell.profile.refitted import ChosenByValidation
 from deltacell.screen import Genotypes
 from deltacell.train.data import TrainingData
 from deltacell.train.predictor import TrainedPredictor, load_run
@@ -87,7 +87,7 @@ class Ensemble(FittedPredictor):
         size: Doubles = self._intercept + self._weights @ units
         return Parts(size) if odds is None else Parts(expit(odds) * size, expit(odds), size)
 
-    def chosen(self) -> Chosen:
+    def chosen(self) -> ChosenByValidation:
         """Raise, because the weights are for runs that were fitted on the training part."""
         what = "an ensemble cannot be fitted on all measurements"
         fix = "Refit each of its runs, and rank with these together: deltacell predict RUN RUN ..."

@@ -12,7 +12,7 @@ from deltacell.cell import Cell
 from deltacell.models.baselines.additive import GeneEffects, ridge
 from deltacell.models.fitted.gene_sets import GeneOrder, GenePairs, GeneSets
 from deltacell.models.fitted.predictor import FitData, FittedPredictor, Part, Parts, State
-from deltacell.profile.refitted import Chosen
+from deltacell.profile.refitted import ChosenByValidation
 
 
 class PairResiduals(FittedPredictor):
@@ -43,9 +43,9 @@ class PairResiduals(FittedPredictor):
             state["weight"] = data.chosen.weight
         return state
 
-    def chosen(self) -> Chosen:
+    def chosen(self) -> ChosenByValidation:
         """Return the weight of the pairs."""
-        return Chosen(weight=self._weight)
+        return ChosenByValidation(weight=self._weight)
 
     def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
         self._effects = GeneEffects.from_state(state)

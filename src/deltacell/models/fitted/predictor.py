@@ -19,7 +19,7 @@ from deltacell.base.text import Progress
 from deltacell.cell import Cell
 from deltacell.models.fitted.gene_sets import GeneOrder, GeneSets
 from deltacell.models.interface import Prediction, Predictor, Study
-from deltacell.profile.refitted import Chosen
+from deltacell.profile.refitted import ChosenByValidation
 from deltacell.propagate.parallel.threads import in_any_worker, one_core, workers_for
 from deltacell.screen.genotypes import Genotypes
 
@@ -94,7 +94,7 @@ class FitData(NamedTuple):
     phase: Phase = untimed
     context: Sequence[Study] = ()
     condition: Tensor | None = None  # of each training set, if they differ
-    chosen: Chosen | None = None  # what an earlier fit chose by validation, to be kept
+    chosen: ChosenByValidation | None = None  # what an earlier fit chose by validation, to be kept
 
 
 class FittedPredictor(Predictor):
@@ -139,7 +139,7 @@ class FittedPredictor(Predictor):
         progress: Progress | None = None,
         phase: Phase = untimed,
         context: Sequence[Study] = (),
-        chosen: Chosen | None = None,
+        chosen: ChosenByValidation | None = None,
     ) -> Self:
         """Learn from the genotypes of the training part and their scores, [batch] each.
 
@@ -181,13 +181,13 @@ class FittedPredictor(Predictor):
         with phase("columns"):
             return self._use(cell, order, learned)
 
-    def chosen(self) -> Chosen:
+    def chosen(self) -> ChosenByValidation:
         """Return what the fit chose by the validation part; a fit on all measurements keeps it.
 
         A subclass that chooses something by the validation part overrides this, and takes
         `FitData.chosen` for its choice if there is one.
         """
-        return Chosen()
+        return ChosenByValidation()
 
     def keep_files(self, directory: Path, data: object) -> None:
         """Put what it needs beside its state into a run directory, before the fit.

@@ -30,7 +30,7 @@ from deltacell.models.hetero_cell.scorer import HeteroCellScorer
 from deltacell.models.hyper_sagnn import HyperSAGNN
 from deltacell.models.interface import GatedScore, LabelledSets, Model, Prediction, TargetScale
 from deltacell.profile.record import Messages
-from deltacell.propagate.choose import AUTO, Auto, Chosen, strategy
+from deltacell.propagate.choose import AUTO, Auto, ChosenStrategy, strategy
 from deltacell.propagate.deleted import Deleted, DeletedNodes
 from deltacell.propagate.hop import GENE, METABOLITE, REACTION, Aggregate, Hop, HopShape, State
 from deltacell.propagate.product import SparseMatrix
@@ -135,7 +135,7 @@ class HeteroCell(Model):
         self.propagation: AnyStrategy | Auto = (
             strategy(propagation) if isinstance(propagation, str) else propagation
         )
-        self._chosen: Chosen | None = None
+        self._chosen: ChosenStrategy | None = None
         self._shapes: CellShapes | None = None
         self.encoder = GeneEncoder(cell, features, hidden, dropout)
         self.layers = nn.ModuleList(

@@ -25,7 +25,7 @@ from deltacell.models.pair_trees.calibration import Calibration, calibrated
 from deltacell.models.pairs.columns import Known, PairColumns, training_columns
 from deltacell.models.pairs.context import ContextColumns
 from deltacell.models.pairs.messages import Measured, named_votes
-from deltacell.profile.refitted import Chosen
+from deltacell.profile.refitted import ChosenByValidation
 
 # With the columns of other studies, 15 leaves were better than 7 by validation for 5,000 pairs of
 # Collins 2007 (mean Pearson of three seeds 0.595, and 0.578 with 7).
@@ -203,12 +203,12 @@ class PairTrees(FittedPredictor):
             calibration = Calibration(kept.shift, kept.slope)
         return {"hit": hit, "shift": calibration.shift, "slope": calibration.slope}
 
-    def chosen(self) -> Chosen:
+    def chosen(self) -> ChosenByValidation:
         """Return the numbers of trees and, with trees for hits, their calibration."""
         rounds = tuple(trees.num_trees() for trees in self._sizes)
         if self._hit is None:
-            return Chosen(rounds=rounds)
-        return Chosen(
+            return ChosenByValidation(rounds=rounds)
+        return ChosenByValidation(
             rounds=rounds,
             rounds_of_hits=self._hit.num_trees(),
             shift=self._calibration.shift,
