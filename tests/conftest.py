@@ -1,6 +1,7 @@
 """Fixtures that all tests share."""
 
 import gzip
+import os
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from deltacell.base.errors import InputError
 from deltacell.cell import Genes
+from deltacell.data.public_studies import CACHE
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -22,6 +24,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     golden.write_files(bool(config.getoption(golden.WRITE_OPTION)))
+    # No test depends on what the user has downloaded.
+    os.environ[CACHE] = os.devnull
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from deltacell.api.rank import Ranked, Stopped, rank
 from deltacell.api.refit import refit
 from deltacell.api.run import Run
 from deltacell.api.showing import training_rendering
+from deltacell.api.start_context import public_context, public_names, saved_context
 from deltacell.api.start_estimate import estimate, reading_text
 from deltacell.api.start_record import (
     CSV,
@@ -141,7 +142,8 @@ def start(
 
     ``target`` is the screen to predict, required if the folder has several. ``context`` names other
     screens of the folder, and paths of screens and finished runs, that help to predict it; by
-    default these are all other screens of the folder.
+    default these are all other screens of the folder, and public studies of the same genes of which
+    `deltacell data get` keeps a copy. Nothing is downloaded.
 
     The cell and the screen are loaded once and passed on from stage to stage.
     """
@@ -241,6 +243,7 @@ class _Start:
         """Return the config that suits the data, the words that compose it, and the data."""
         source = _LoadedOnce()
         overrides = [*self._overrides(), *self.screens.settings(self.out / DATA, self.settings)]
+        overrides = self._with_public_context(overrides, source)
         config, chosen = suited_config(overrides, read=source)
         check_results(self.out, config, overwrite=self.overwrite)
         words = overrides
@@ -253,6 +256,28 @@ class _Start:
         saved_split = self.out / RUN / SPLIT
         split = saved_split if saved_split.exists() else None
         return config, words, load_data(config, split, read=source)
+
+    def _with_public_context(self, overrides: list[str], source: _LoadedOnce) -> list[str]:
+        """Add the public studies that help, or those that are named, unless context is not read."""
+        config = compose([f"model={MODEL}", *overrides])
+        keys = {text.partition("=")[0].lstrip("+") for text in self.settings}
+        if "data.context" in keys or not config.model.reads_context:
+            return overrides
+        names = list(read_manifest(self.out / DATA)["meta"]["screens"])
+        wanted = public_names(self.screens.context, names)
+        if (self.out / RUN / RUN_FILE).is_file():
+            places = saved_context(self.out, self.screens.context)
+        elif wanted:
+            settings = replace(config.data, screen=config.data.screen or names[0])
+            cell, screen = source(settings)
+            places = public_context(cell, screen.on(cell), self.out, wanted, self.observer.tell)
+        else:
+            places = []
+        if not places:
+            return overrides
+        others = [word for word in overrides if not word.startswith("data.context=")]
+        entries = [entry for entry in config.data.context if entry not in wanted]
+        return [*others, f"data.context={hydra_text([*entries, *places])}"]
 
     def train(self, config: Config, words: list[str], data: TrainingData) -> LoadedRun:
         """Train the predictor, unless an earlier call did, and return its run."""

@@ -29,10 +29,14 @@ def get(
     Every file must have its known checksum. For a file without one, give it with --sha256, or use
     --unchecked: the checksum is then recorded in the folder, and later downloads must agree.
 
+    Of costanzo2010 a copy is kept in the user's cache, in ~/.cache/deltacell or DELTACELL_CACHE:
+    deltacell start uses it as context for screens of the same genes.
+
     Example: deltacell data get string-info string-physical costanzo2010
     """
     from deltacell.data.download import DOWNLOADS, NETWORKS
     from deltacell.data.download import get as fetch
+    from deltacell.data.public_studies import keep_copy
     from deltacell.report import console, print_table
     from deltacell.report.progress import progress_bar
 
@@ -57,6 +61,10 @@ def get(
                 progress=report,
             )
         console().print(f"{name}: {path} (checksum {how})", markup=False)
+        copy = keep_copy(DOWNLOADS[name], path)
+        if copy is not None:
+            about = "deltacell start uses it as context for screens of the same genes"
+            console().print(f"{name}: a copy is kept in {copy.parent}; {about}", markup=False)
     if names:
         console().print(f"Next: deltacell data import {out} --out OUT", markup=False)
     else:

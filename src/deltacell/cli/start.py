@@ -26,6 +26,10 @@ def start(
         str | None,
         option("Other screens and runs that help: names and paths with commas, or none."),
     ] = None,
+    orthologues: Annotated[
+        Path | None,
+        option("Table of genes of this and another organism, for context of the other."),
+    ] = None,
     top: Annotated[int, option("Number of sets at each end of the ranking.")] = 100,
     no_refit: Annotated[
         bool,
@@ -41,7 +45,8 @@ def start(
     files or settings are an error: choose another --out, or replace them with --overwrite.
 
     With several screens, --target names the one to predict. The others are its context: what they
-    measured helps, each on a scale of its own. --context none does without.
+    measured helps, each on a scale of its own. A copy of a public study of the same genes, kept by
+    deltacell data get costanzo2010, is used as well. --context none does without.
 
     Example: deltacell start tables --target mine --out results
     """
@@ -58,7 +63,7 @@ def start(
             target=target,
             context=_names(context),
             top=top,
-            settings=settings or [],
+            settings=[*(settings or []), *_setting_of(orthologues)],
             refit=not no_refit,
             overwrite=overwrite,
             observer=StartScreen(),
@@ -67,6 +72,12 @@ def start(
         raise typer.Exit(128 + stopped.args[0]) from None
     duration = duration_text(time.monotonic() - began)
     typer.echo(f"Done in {duration}. Open {started.page}; test results: {started.tables}")
+
+
+def _setting_of(orthologues: Path | None) -> list[str]:
+    from deltacell.base.text import hydra_text
+
+    return [] if orthologues is None else [f"data.orthologues={hydra_text(orthologues)}"]
 
 
 def _names(context: str | None) -> list[str] | None:

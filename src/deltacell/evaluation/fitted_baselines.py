@@ -110,13 +110,16 @@ def fitted_baseline(
 
 def _config_of_baseline(name: str, run: LoadedRun, data: TrainingData) -> Config:
     model = config_class(name)()
+    settings = data.config or run.config.data
+    if not model.reads_context:
+        settings = replace(settings, context=[], orthologues=None)
     return Config(
         name=name,
         seed=data.split.seed,
         model=model,
         loss=loss_class(model.default_loss)(),
         split=run.config.split,
-        data=data.config or run.config.data,
+        data=settings,
     )
 
 

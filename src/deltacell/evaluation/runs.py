@@ -315,6 +315,9 @@ def _notes(runs: Sequence[LoadedRun], data: TrainingData, compared: _Compared) -
     if data.config is not None and data.config.residual is not None:
         yield sentence_of_residual(data.config.residual)
     if compared.baselines:
+        if data.context:
+            studies = ", ".join(study.name for study in data.context)
+            yield f"The baselines do not read the context: {studies}."
         for name, by_seed in compared.runs.items():
             run = next(iter(by_seed.values()))
             chosen = run.predictor.model.relations

@@ -11,7 +11,9 @@ import polars as pl
 
 from deltacell.base.arrays import Bools
 from deltacell.base.errors import InputError
+from deltacell.cell import Genes
 from deltacell.data.import_folder import open_screen
+from deltacell.data.orthologues import on_orthologues, read_orthologues
 from deltacell.models.interface import Study
 from deltacell.profile.record import CHECKPOINTS, RUN_FILE
 from deltacell.screen import Screen
@@ -33,7 +35,8 @@ def load_context(config: DataConfig, target: Screen) -> tuple[Study, ...]:
     """Open the studies of ``data.context`` and check them against the target.
 
     Each is the name of a screen in ``data.folder``, or the path of a screen, of an import with one
-    screen, or of a run.
+    screen, or of a run. With ``data.orthologues``, studies of which the cell lacks most genes are
+    read through this table; their predictors are not used.
     """
     studies = []
     for entry in config.context:
@@ -48,6 +51,9 @@ def load_context(config: DataConfig, target: Screen) -> tuple[Study, ...]:
         else:
             screen = open_screen(entry)
             studies.append(Study(_study_name(screen, Path(entry).resolve().name), screen))
+    if config.orthologues is not None:
+        table = config.orthologues
+        studies = [_on_orthologues(study, target.genes, table) for study in studies]
     check_not_repeated(target, studies)
     return tuple(studies)
 
@@ -68,6 +74,19 @@ def study_of_run(run: LoadedRun) -> Study:
         run.predictor,
         predictor_checksum=sha256_of_file(place / CHECKPOINTS / reached.file),
     )
+
+
+def _on_orthologues(study: Study, genes: Genes, table: str) -> Study:
+    """Return a study of another organism on the genes of a cell, without its predictor.
+
+    A study of which the cell has most genes stays as it is.
+    """
+    measured = np.unique(study.screen.genotypes.genes.numpy())
+    names = [study.screen.genes[gene] for gene in measured.tolist()]
+    if 2 * (genes.resolve(names) >= 0).sum() > len(names):
+        return study
+    orthologues = read_orthologues(table, study.screen.genes, genes)
+    return Study(study.name, on_orthologues(study.screen, genes, orthologues))
 
 
 def _study_name(screen: Screen, default: str) -> str:

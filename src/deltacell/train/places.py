@@ -19,6 +19,7 @@ PLACES = (
     "data.cell",
     "data.screen",
     "data.context",
+    "data.orthologues",
     "split.file",
     "split.path",
 )
@@ -123,6 +124,7 @@ def _with_places(config: Config, convert: Callable[[str], str]) -> Config:
         folder=converted(folder),
         cell=converted(config.data.cell),
         context=context,
+        orthologues=converted(config.data.orthologues),
     )
     if data.cell is not None:  # Without a cell, the screen is a name in the folder.
         data = replace(data, screen=converted(data.screen))

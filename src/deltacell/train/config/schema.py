@@ -29,6 +29,7 @@ class DataConfig:
     folder: str | None = None
     screen: str | None = None
     context: list[str] = field(default_factory=list)
+    orthologues: str | None = None
     cell: str | None = None
     synthetic: Annotated[str, one_of("demo yeast redundancy")] | None = None
     synthetic_seed: AtLeast0 = 0
