@@ -61,7 +61,7 @@ class Window:
         if [*map(type, numbers)] == [int] * 4 and all(map(operator.ge, numbers, least)):
             return cls(*numbers)
         what = f"the window is {list(numbers)}; expected 4 integers of at least {list(least)}"
-        fix = "Write profiler.window=[wait,warmup,active,repeat], for example [5,2,5,1]."
+        fix = "Write profiler.window=[wait,warmup,active,repeat], for example [5,2,6,1]."
         raise InputError(what, code="invalid-window", fix=fix)
 
     @property

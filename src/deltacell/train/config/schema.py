@@ -130,7 +130,7 @@ class ProfilerConfig:
 
     phases: bool = True
     trace: bool = False
-    window: list[int] = field(default_factory=lambda: [5, 2, 5, 1])
+    window: list[int] = field(default_factory=lambda: [5, 2, 6, 1])
     record_shapes: bool = True
     profile_memory: bool = False
     with_stack: bool = False
