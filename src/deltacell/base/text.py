@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 
 #: Called as ``progress(what, done, total)``; the total is 0 if unknown.
 Progress = Callable[[str, int, int], None]
 
 LONGEST_NAME = 80
+
+
+def fitting_text(*texts: str, width: int = 100, lines: int = 2) -> str:
+    """Return the first text that takes at most some lines of a terminal, or the last one."""
+    for text in texts:
+        if len(textwrap.wrap(text, width)) <= lines:
+            return text
+    return texts[-1]
 
 
 def count_text(number: int, singular: str, plural: str | None = None) -> str:

@@ -109,7 +109,8 @@ def _main_table(result: Values) -> Piece:
     names = [account["name"] for account in result["accounts"]]
     if _are_two_programs(result):
         table = result["tables"][0]
-        return Piece(table["title"], table["columns"], _cells(table), total=True)
+        short_names = [_SHORT_COLUMNS.get(name, name) for name in table["columns"]]
+        return Piece(table["title"], short_names, _cells(table), total=True)
     if len(names) == 2:
         short = ["A", "B"] if max(map(len, names)) > 20 else names
         falls = {fall["per"]: fall for fall in result["waterfalls"]}
@@ -129,6 +130,17 @@ def _main_table(result: Values) -> Piece:
 def _row_of_cause(cause: Values) -> Row:
     seconds = _cell("seconds_s", cause["seconds"])
     return [cause["kind"], seconds, _cell("share", cause["share"]), cause["name"]]
+
+
+# Columns of the table of components, which would fold its names on a terminal of 100 columns.
+_SHORT_COLUMNS = {
+    "ms per step of A": "A, ms",
+    "of B": "B, ms",
+    "share of A": "A, share",
+    "share of B": "B, share",
+    "µs per sample of A": "A, µs/sample",
+    "µs per sample of B": "B, µs/sample",
+}
 
 
 def _are_two_programs(result: Values) -> bool:

@@ -1,5 +1,6 @@
 """Two programs: what each does in a step, and how long a sample takes, whatever the noise."""
 
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -78,10 +79,49 @@ def test_two_traces_are_also_compared_per_sample(tmp_path: Path) -> None:
     assert explanation.comparison is not None
     assert explanation.comparison.steps.per == "step"
     (per_sample,) = explanation.ratios
-    assert per_sample in explanation.sentence
+    assert per_sample in (explanation.sentence, *explanation.evidence)
     same = with_samples(two, 32)
     explanation = explain(one, same)
-    assert explanation.ratios[0] not in explanation.sentence
+    assert explanation.ratios[0] not in (explanation.sentence, *explanation.evidence)
+
+
+PASSES = replace(HOST, stacks=False, steps=6)
+LONG_NAME = "a_training_whose_name_is_rather_long"
+
+
+@pytest.mark.parametrize("name", ["two", LONG_NAME])
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (HOST, CONVOLUTIONS),
+        (CONVOLUTIONS, HOST),
+        (replace(HOST, noise=0.3, steps=4), replace(CONVOLUTIONS, noise=0.3, steps=4)),
+        (HOST, replace(CONVOLUTIONS, attention=900.0, gemm=1100.0)),
+        (PASSES, replace(PASSES, accumulate=4)),
+        (replace(PASSES, accumulate=4), PASSES),
+        (PASSES, replace(PASSES, backwards=3)),
+        (PASSES, replace(PASSES, validations=9)),
+    ],
+)
+def test_the_first_sentence_takes_two_lines(
+    tmp_path: Path, a: Program, b: Program, name: str
+) -> None:
+    one = with_samples(write(a, tmp_path / f"one_{name}", 3), 32)
+    two = with_samples(write(b, tmp_path / name, 4), 32 * b.accumulate // a.accumulate)
+    explanation = explain(one, two)
+    assert explanation.causes[0].kind in {
+        CauseKind.programs,
+        CauseKind.passes,
+        CauseKind.backward_passes,
+        CauseKind.forward_passes,
+    }
+    assert len(textwrap.wrap(explanation.sentence, 100)) <= 2
+
+
+def test_what_the_first_sentence_leaves_out_follows(tmp_path: Path) -> None:
+    explanation = explained(tmp_path, HOST, CONVOLUTIONS)
+    assert "Conv2d" in explanation.sentence
+    assert "Attention" in explanation.evidence[0]
 
 
 @pytest.mark.parametrize("samples", ["many", -1, None, [3], 0, 1e999])

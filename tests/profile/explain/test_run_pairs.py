@@ -102,6 +102,16 @@ def n_lines(explanation: Explanation) -> int:
     return len(textwrap.wrap(explanation.sentence, 100))
 
 
+def test_a_setting_that_does_not_explain_a_gap_is_not_advised(pair: Pair) -> None:
+    forward = {**FAST, "forward": 0.04}
+    found = pair("accumulated", "hetero", FAST, forward)
+    (cause,) = found.causes
+    assert isinstance(cause.evidence, NoSetting)
+    assert kinds(found) == [SettingKind.accumulated]
+    assert not any("optimizer.accumulate" in advice for advice in found.advice)
+    assert n_lines(found) <= 2
+
+
 @pytest.mark.parametrize("is_reversed", [False, True])
 def test_models_of_which_one_has_a_graph_for_every_mutant(pair: Pair, is_reversed: bool) -> None:
     names = ("subgraph", "dango") if is_reversed else ("dango", "subgraph")
@@ -285,6 +295,16 @@ def test_epochs_lead_if_only_they_differ(make_run) -> None:
     assert isinstance(cause.evidence, NoSetting)
     assert cause.evidence.part.part == "outside the steps: checkpoints and figures"
     assert any("checkpoint" in advice for advice in found.advice)
+
+
+def test_epochs_do_not_lead_if_they_hardly_differ(make_run) -> None:
+    faster = {name: 0.98 * seconds for name, seconds in STEP.items()}
+    found = explain(make_run("a", STEP), make_run("b", faster, between={"checkpoint": 0.021}))
+    ratio = found.comparison.epoch_ratio
+    assert 1.07 < ratio.epoch < 1.1
+    assert any(isinstance(reason, OutsideSteps) for reason in found.reasons)
+    assert found.lead == "sample"
+    assert found.causes == []
 
 
 def test_why_epochs_differ(make_run) -> None:

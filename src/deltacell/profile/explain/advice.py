@@ -109,7 +109,7 @@ ADVICE: Mapping[CauseKind | Category, Advice | None] = {
     CauseKind.compiled: None,  # the sentence says it
     CauseKind.graphs: None,
     CauseKind.programs: Advice(
-        "Compare what both do per sample, component by component, and name the components with"
+        "Compare both component by component, as the table does, and name what has no name with"
         " torch.profiler.record_function.",
     ),
     CauseKind.passes: Advice("Compare per sample: a step of one holds more samples."),

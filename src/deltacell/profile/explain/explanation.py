@@ -21,7 +21,6 @@ from deltacell.profile.explain import subject as subjects
 from deltacell.profile.explain.account import (
     FIT,
     OUTSIDE,
-    SAME_SAMPLES,
     Account,
     Comparison,
     EvidenceTable,
@@ -29,7 +28,7 @@ from deltacell.profile.explain.account import (
     compare,
 )
 from deltacell.profile.explain.advice import UNEVEN_RUN, advice_on
-from deltacell.profile.explain.causes import BusyTime, Cause, CauseKind
+from deltacell.profile.explain.causes import Cause, CauseKind, NoSetting
 from deltacell.profile.explain.certain import Certain, certain_differences
 from deltacell.profile.explain.changes import MOSTLY
 from deltacell.profile.explain.doubts import doubts_of_one, doubts_of_two, rank_difference
@@ -59,6 +58,7 @@ from deltacell.profile.explain.tables import (
     trace_tables,
 )
 from deltacell.profile.explain.timeline import typical_steps
+from deltacell.profile.explain.trace_pair_sentences import TracePair, differ_in_samples, headline
 from deltacell.profile.explain.view import View
 from deltacell.profile.limits import limits_of_fit, limits_sentence
 from deltacell.profile.trace.attribution import RanksAttribution
@@ -296,7 +296,7 @@ def _equal_batch(a: Subject, run_a: RunTimes, b: Subject, run_b: RunTimes) -> Eq
     """Return how long steps would take at an equal batch, if the batches differ."""
     samples_a = a.account.samples_per_step
     samples_b = b.account.samples_per_step
-    if not samples_a or not samples_b or not _differ_in_samples(a.account, b.account):
+    if not samples_a or not samples_b or not differ_in_samples(a.account, b.account):
         return None
     return at_equal_batch(
         (a.name, step_cost(run_a.summary.steady), samples_a, a.account.step_s),
@@ -305,14 +305,18 @@ def _equal_batch(a: Subject, run_a: RunTimes, b: Subject, run_b: RunTimes) -> Eq
 
 
 def _run_advice(judged: RunsJudgement, name_a: str, a: RunTimes, b: RunTimes) -> list[str]:
-    """Return what to try about the slower one of two runs: its settings, then its parts."""
+    """Return what to try about the slower one of two runs: its settings, then its parts.
+
+    Settings of the faster run are advised only if they explain the difference.
+    """
     if judged.cause is None:
         return []
+    changes = () if isinstance(judged.cause.evidence, NoSetting) else judged.changes
     if judged.lead.gap < 0:
-        backwards = [replace(change, a=change.b, b=change.a) for change in judged.changes]
+        backwards = [replace(change, a=change.b, b=change.a) for change in changes]
         return [f"{name_a}: {text}" for text in advice_on_changes(a.settings, backwards)]
     parts = advice_on(_large(_slower_parts([judged.lead], [])), of_run=True)
-    return [*advice_on_changes(b.settings, judged.changes), *parts]
+    return [*advice_on_changes(b.settings, changes), *parts]
 
 
 def _pair_tables(a: Subject, b: Subject, views: list[View]) -> list[EvidenceTable]:
@@ -337,64 +341,39 @@ def _explain_two(a: Subject, b: Subject) -> Explanation:
     only_traces = len(views) == 2 and a.run is None and b.run is None
     causes = judge.causes_of_two(views[0], views[1], compared.steps) if only_traces else []
     noise = _noise(a, b, views if only_traces else [])
-    sentence = _pair_sentence(compared, noise, causes)
-    certain: list[Certain] = []
-    if only_traces and _is_alike(compared.steps, noise):
-        pair = ProgramPair(*views)
-        certain = certain_differences(pair)
-        sentence += _different_all_the_same(pair, certain)
+    trace_pair = TracePair(
+        compared,
+        noise,
+        causes[0] if causes else None,
+        ranks=rank_difference(a, b),
+        stacks=_record_stacks(causes[:1], [a.account, b.account]),
+    )
+    if only_traces and trace_pair.is_alike:
+        programs = ProgramPair(*views)
+        trace_pair = replace(
+            trace_pair,
+            certain=certain_differences(programs),
+            # Two programs have other operations anyway.
+            alike=judge.two_programs(programs) if programs.are_two_programs else None,
+        )
+    first = headline(trace_pair)
     per_sample = sentences.per_sample_sentence(a.account, b.account)
     is_per_step = per_sample is not None and compared.steps.per == "step"
-    if is_per_step and _differ_in_samples(a.account, b.account):
-        sentence += f" {per_sample}"
-    ranks = rank_difference(a, b)
-    if ranks is not None:
-        sentence += f" {sentences.ranks_differ_sentence(ranks)}"
-    is_noise = noise is not None and not noise.is_beyond
-    slower = {} if is_noise else _slower_parts(compared.falls, causes)
+    slower = {} if trace_pair.is_noise else _slower_parts(compared.falls, causes)
     return _complete(
         [a, b],
-        sentence=sentence,
-        evidence=list(_pair_evidence(compared, noise, views, causes)),
+        sentence=first.sentence,
+        evidence=[*first.left_out, *_pair_evidence(compared, noise, views, causes)],
         ratios=[per_sample] if per_sample is not None and is_per_step else [],
         advice=advice_on(_large(slower), of_run=b.run is not None),
         doubts=list(doubts_of_two(a, b, compared.steps, noise)),
         causes=causes[:5],
-        certain=certain,
+        certain=trace_pair.certain,
         noise=noise,
         comparison=compared,
         lead=compared.steps.per,
         tables=_pair_tables(a, b, views),
     )
-
-
-def _is_alike(fall: Waterfall, noise: Difference | None) -> bool:
-    """Return whether both take the same time, as far as noise allows to tell."""
-    is_noise = noise is not None and not noise.is_beyond
-    return is_noise or (fall.ratio is not None and abs(fall.ratio - 1) <= SAME)
-
-
-def _different_all_the_same(pair: ProgramPair, certain: Sequence[Certain]) -> str:
-    """Return sentences on what differs between two traces that take the same time, if anything.
-
-    Two programs have other operations anyway.
-    """
-    texts = [sentences.certain_sentence(difference) for difference in certain]
-    if pair.are_two_programs:
-        busy = [
-            sentences.certain_sentence(difference)
-            for difference in certain
-            if isinstance(difference, BusyTime)
-        ]
-        texts = [sentences.all_the_same_sentence(judge.two_programs(pair)), *busy]
-    return "".join(f" {text}" for text in texts)
-
-
-def _differ_in_samples(a: Account, b: Account) -> bool:
-    """Return whether a step of one has more samples, by more than a short last batch explains."""
-    samples_a = a.samples_per_step or 0.0
-    samples_b = b.samples_per_step or 0.0
-    return abs(samples_a - samples_b) > SAME_SAMPLES * max(samples_a, samples_b)
 
 
 def _complete(
@@ -450,30 +429,6 @@ def _pace(a: View, b: View) -> Pace:
     if min(a.computing_share, b.computing_share) >= MOSTLY:
         return Pace("device", a.kernel_spread, b.kernel_spread)
     return Pace("device")
-
-
-def _pair_sentence(compared: Comparison, noise: Difference | None, causes: list[Cause]) -> str:
-    fall = compared.steps
-    a = compared.a.name
-    b = compared.b.name
-    is_noise = noise is not None and not noise.is_beyond
-    if fall.ratio is None:
-        return sentences.no_time_sentence(a, b)
-    if _is_alike(fall, noise):
-        clause = sentences.noise_clause(fall, noise, a, b)
-    else:
-        cause = sentences.cause_clause(causes[0], a) if causes else sentences.parts_clause(fall)
-        cause += _record_stacks(causes[:1], [compared.a, compared.b])
-        clause = sentences.slower_clause(fall, fall.ratio, noise, cause, a, b)
-    epochs = compared.epochs
-    ratio = compared.epoch_ratio
-    close = 0.25 if is_noise else SAME
-    if epochs is None or ratio is None or abs(ratio.epoch / fall.ratio - 1) <= close:
-        return f"{clause}."
-    sign = 1 if epochs.gap >= 0 else -1
-    most = max(epochs.bars, key=lambda bar: bar.change * sign)
-    is_most = most.part.startswith(OUTSIDE) and abs(most.change) > abs(epochs.gap) / 2 > 0
-    return f"{clause}. {sentences.epochs_sentence(epochs, ratio, most if is_most else None)}"
 
 
 def _pair_evidence(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from deltacell.base.text import (
     capital,
     change_text,
+    fitting_text,
     listed,
     ratio_text,
     seconds_text,
@@ -15,7 +15,7 @@ from deltacell.base.text import (
 )
 from deltacell.profile.explain import sentences
 from deltacell.profile.explain.account import Waterfall
-from deltacell.profile.explain.causes import Cause
+from deltacell.profile.explain.causes import Cause, NoSetting
 from deltacell.profile.explain.noise import Difference
 from deltacell.profile.explain.run_components import ComponentGap
 from deltacell.profile.explain.runs import OtherSamples, OutsideSteps, RatioReason, SlowSteps
@@ -23,27 +23,26 @@ from deltacell.profile.explain.setting_sentences import differing_clause
 from deltacell.profile.explain.settings import SettingChange
 from deltacell.profile.explain.step_cost import EqualBatch
 
-WIDTH = 100  # columns of a terminal; the first sentence takes at most two lines of it
-
 
 def slower_sentence(fall: Waterfall, ratio: float, cause: Cause, a: str, b: str) -> str:
     """Return how many times as long B takes, and why, in at most two lines."""
     clause = sentences.cause_clause(cause, a)
     named = f"{b} takes {ratio_text(ratio)} as long per {fall.per} as {a}"
     numbered = f"The second run takes {ratio_text(ratio)} as long per {fall.per} as the first"
-    return _shortest_of(
+    return fitting_text(
         f"{named} {_times(fall)}: {clause}.",
         f"{named}: {clause}.",
         f"{numbered}: {clause}.",
+        f"{numbered}: {_clause_in_short(cause, clause)}.",
     )
 
 
-def _shortest_of(*texts: str) -> str:
-    """Return the first text that takes at most two lines, or the last one."""
-    for text in texts:
-        if len(textwrap.wrap(text, WIDTH)) <= 2:
-            return text
-    return texts[-1]
+def _clause_in_short(cause: Cause, clause: str) -> str:
+    """Return a clause without the names of settings that do not explain a gap."""
+    match cause.evidence:
+        case NoSetting(part, changes) if changes:
+            return f"{sentences.gap_share(part)}; their settings do not explain it"
+    return clause
 
 
 def _times(fall: Waterfall) -> str:
@@ -61,7 +60,7 @@ def same_sentence(
     """Return that there is no difference, and which settings differ nevertheless."""
     clause = differing_clause(changes, is_recorded=is_recorded)
     none = "There is no difference beyond noise between"
-    return _shortest_of(
+    return fitting_text(
         f"{none} {b} and {a} per {fall.per} {_times(fall)}{clause}.",
         f"{none} the two runs per {fall.per} {_times(fall)}{clause}.",
     )
@@ -120,8 +119,4 @@ def reason_sentence(reason: RatioReason) -> str:
 
 def interval_sentence(noise: Difference) -> str:
     """Return the ratio of medians or means with its interval, and what would have shown."""
-    least = share_text(noise.detectable)
-    return (
-        f"{sentences.bootstrap_sentence(noise)} A difference of {least} or more would have been"
-        " detected."
-    )
+    return f"{sentences.bootstrap_sentence(noise)} {sentences.detectable_sentence(noise)}"

@@ -163,8 +163,9 @@ def judge_runs(
     is_noise = noise is not None and not noise.is_beyond
     is_same = is_noise or fall.ratio is None or abs(fall.ratio - 1) <= SAME
     is_of_epoch = any(isinstance(reason, OutsideSteps) for reason in reasons)
-    if is_same and is_of_epoch and compared.epochs is not None:
-        fall = compared.epochs
+    epochs = compared.epochs
+    if is_same and is_of_epoch and epochs is not None and _differs(epochs):
+        fall = epochs
         is_same = False
         reasons = []
     cause = None
@@ -294,6 +295,11 @@ def _ratio_reasons(
         if reason is not None:
             reasons.append(reason)
     return reasons
+
+
+def _differs(fall: Waterfall) -> bool:
+    """Return whether two take different times, of which no noise is known."""
+    return fall.ratio is not None and _is_apart(fall.ratio, 1.0)
 
 
 def _is_apart(ratio: float, other: float) -> bool:

@@ -20,7 +20,7 @@ from deltacell.base.text import (
     share_text,
     short_name,
 )
-from deltacell.profile.explain.account import Account, Bar, EpochRatio, Waterfall
+from deltacell.profile.explain.account import OUTSIDE, Account, Bar, EpochRatio, Waterfall
 from deltacell.profile.explain.causes import (
     DEVICE_PARTS,
     BatchCause,
@@ -79,11 +79,11 @@ def cause_clause(cause: Cause, of: str) -> str:
         case SlowerMachine() as slower:
             return _slower_machine(slower)
         case GapShare() as part:
-            return _gap_share(part)
+            return gap_share(part)
         case TwoPrograms() as programs:
             return _two_programs(programs)
         case MorePasses() as passes:
-            return _more_passes(passes)
+            return more_passes(passes)
         case CannotTell() as unknown:
             return _cannot_tell(unknown)
         case UnlikeCalls() as unlike:
@@ -93,7 +93,7 @@ def cause_clause(cause: Cause, of: str) -> str:
         case OtherSettings(changes):
             return settings_clause(changes)
         case NoSetting(part, changes):
-            return f"{_gap_share(part)}{unexplained_clause(changes)}"
+            return f"{gap_share(part)}{unexplained_clause(changes)}"
 
 
 def _of_step(cause: Cause) -> str:
@@ -237,7 +237,7 @@ def which_ranks(world_size: int, ranks: Sequence[int | None]) -> str:
 # A cause of a difference between two.
 
 
-def _gap_share(part: GapShare) -> str:
+def gap_share(part: GapShare) -> str:
     """Return how much of the gap a part accounts for, and what is behind it."""
     if part.part in DEVICE_PARTS:
         label = DEVICE_PARTS[part.part]
@@ -264,12 +264,19 @@ def _host_label(part: GapShare) -> str:
     """Return the name of a category of the host, or of the operation if it has no category."""
     if part.part == "other" and part.operation is not None:
         return short_name(part.operation)
-    return part.part
+    return _outside_text(part.part)
 
 
 def part_of_gap(label: str, change: float, gap: float) -> str:
     """Return how much of a gap a part accounts for."""
-    return f"{label} accounts for {change_text(change)}{_rest_of_gap(change, gap)}"
+    return f"{_outside_text(label)} accounts for {change_text(change)}{_rest_of_gap(change, gap)}"
+
+
+def _outside_text(label: str) -> str:
+    """Return the name of a part of a step or of an epoch as the subject of a sentence."""
+    if not label.startswith(OUTSIDE):
+        return label
+    return f"time outside the steps ({label.removeprefix(OUTSIDE)})"
 
 
 def _rest_of_gap(change: float, gap: float) -> str:
@@ -361,10 +368,6 @@ def _slower_machine(slower: SlowerMachine) -> str:
 
 
 def _two_programs(programs: TwoPrograms) -> str:
-    beside = ""
-    if programs.beside is not None:
-        label = DEVICE_PARTS.get(programs.beside.name, programs.beside.name)
-        beside = f"; beside them, {label} accounts for {change_text(programs.beside.seconds)}"
     clauses = []
     if programs.only_b:
         clauses.append(_components(programs.only_b, programs.b, programs.step_b))
@@ -372,7 +375,7 @@ def _two_programs(programs: TwoPrograms) -> str:
         clauses.append(_components(programs.only_a, programs.a, programs.step_a))
     if clauses:
         components = f"{' and '.join(clauses)}, without a counterpart in the other"
-        return f"they are different programs; {components}{beside}"
+        return f"they are different programs; {components}{_beside(programs)}"
     if programs.changed is not None:
         name = short_name(programs.changed.name)
         before = seconds_text(programs.changed.before)
@@ -382,24 +385,85 @@ def _two_programs(programs: TwoPrograms) -> str:
     return "they are different programs, with other operators, called in other numbers"
 
 
+def two_programs_in_short(programs: TwoPrograms, *, of_both: bool, a: str, b: str) -> str:
+    """Return that there are two programs, with what only one of them has, or only each of both.
+
+    Of one of them it is what only B has, if it has anything that A has not. ``a`` and ``b`` are
+    what the programs are called.
+    """
+    clauses = _own_clauses(programs, a, b, n_kinds=1)
+    if not clauses:
+        return _two_programs(programs)
+    own = listed(clauses if of_both else clauses[:1])
+    return f"they are different programs; {own}"
+
+
+def own_components_sentence(programs: TwoPrograms) -> str:
+    """Return the components of each of two programs that the other one does not have."""
+    clauses = _own_clauses(programs, programs.a, programs.b, n_kinds=2)
+    if not clauses:
+        return f"{capital(_two_programs(programs))}."
+    return f"{capital('; '.join(clauses))}."
+
+
+def _own_clauses(programs: TwoPrograms, a: str, b: str, n_kinds: int) -> list[str]:
+    """Return what only B has and what only A has, as far as there is anything."""
+    clauses = []
+    for name, own, step in (
+        (b, programs.only_b, programs.step_b),
+        (a, programs.only_a, programs.step_a),
+    ):
+        if own:
+            share = share_text(math.fsum(component.seconds for component in own) / step)
+            named = listed(_named_components(own, n_kinds))
+            clauses.append(f"only {name} has {named}, {share} of its step")
+    return clauses
+
+
+def beside_components_sentence(beside: Timed) -> str:
+    """Return the part of a gap that belongs to no component."""
+    label = DEVICE_PARTS.get(beside.name, beside.name)
+    return f"Beside these components, {label} accounts for {change_text(beside.seconds)}."
+
+
+def pass_sentence(passes: MorePasses) -> str:
+    """Return how many times as long a pass takes."""
+    return f"A pass takes {ratio_text(passes.ratio / passes.factor)} as long."
+
+
+def _beside(programs: TwoPrograms) -> str:
+    """Return a clause about the part of the gap that belongs to no component, or nothing."""
+    if programs.beside is None:
+        return ""
+    label = DEVICE_PARTS.get(programs.beside.name, programs.beside.name)
+    return f"; beside them, {label} accounts for {change_text(programs.beside.seconds)}"
+
+
 def _components(components: Sequence[Timed], program: str, step: float) -> str:
     """Return how much of a step the components of one program take, with the longest two."""
     seconds = math.fsum(component.seconds for component in components)
+    takes = "takes" if len(components) == 1 else "take"
+    share = share_text(seconds / step)
+    named = listed(_named_components(components, 2))
+    return f"{named} {takes} {share} of a step of {program} ({seconds_text(seconds)})"
+
+
+def _named_components(components: Sequence[Timed], n_kinds: int) -> list[str]:
+    """Return the longest kinds of components, and how many other kinds there are."""
     # Layers differ in their number alone.
     kinds = Counter(re.sub(r"[_.]?\d+$", "", component.name) for component in components)
     named = [
         short_name(components[0].name if len(components) == 1 else kind)
         + (f" ({number} times)" if number > 1 else "")
-        for kind, number in [*kinds.items()][:2]
+        for kind, number in [*kinds.items()][:n_kinds]
     ]
-    if len(kinds) > 2:
-        named.append(f"{len(kinds) - 2} more")
-    takes = "takes" if len(components) == 1 else "take"
-    share = share_text(seconds / step)
-    return f"{listed(named)} {takes} {share} of a step of {program} ({seconds_text(seconds)})"
+    if len(kinds) > n_kinds:
+        named.append(f"{len(kinds) - n_kinds} more")
+    return named
 
 
-def _more_passes(passes: MorePasses) -> str:
+def more_passes(passes: MorePasses) -> str:
+    """Return how many times as many passes a step of B has, and how long one takes."""
     times = ratio_text(passes.factor)
     each = ratio_text(passes.ratio / passes.factor)
     step = f"a step of {passes.b}"
@@ -414,6 +478,20 @@ def _more_passes(passes: MorePasses) -> str:
                 "as many forward passes and the same backward, as with validation inside the step"
             )
             return f"{step} has {times} {what}"
+    raise ValueError(f"{passes.kind} is not a number of passes")
+
+
+def more_passes_in_short(passes: MorePasses) -> str:
+    """Return how many times as many passes a step of B has."""
+    times = ratio_text(passes.factor)
+    match passes.kind:
+        case CauseKind.passes:
+            what = "as many forward and backward passes, as with gradient accumulation"
+            return f"its step has {times} {what}"
+        case CauseKind.backward_passes:
+            return f"its step runs the backward {times} as often over the same forward"
+        case CauseKind.forward_passes:
+            return f"its step has {times} as many forward passes, as with validation inside it"
     raise ValueError(f"{passes.kind} is not a number of passes")
 
 
@@ -452,14 +530,15 @@ def no_time_sentence(a: str, b: str) -> str:
     return f"No time of {a} was measured, so {b} cannot be compared with it."
 
 
-def _against(fall: Waterfall) -> str:
+def against(fall: Waterfall) -> str:
+    """Return both times in parentheses, that of B first."""
     return f"({seconds_text(fall.b)} against {seconds_text(fall.a)})"
 
 
 def noise_clause(fall: Waterfall, noise: Difference | None, a: str, b: str) -> str:
     """Return that two take equally long, with the least difference that would have shown."""
     between = f"between {b} and {a} per {fall.per}"
-    text = f"There is no difference beyond noise {between} {_against(fall)}"
+    text = f"There is no difference beyond noise {between} {against(fall)}"
     if noise is not None:
         least = share_text(noise.detectable)
         text += f"; a difference of {least} or more would have been detected"
@@ -479,7 +558,7 @@ def slower_clause(
     if noise is not None and noise.of == "mean":
         some_steps = ", because of some of its steps"
     longer = f"{b} takes {ratio_text(ratio)} as long per {fall.per} as {a}"
-    return f"{longer} {_against(fall)}{some_steps}: {cause}"
+    return f"{longer} {against(fall)}{some_steps}: {cause}"
 
 
 def per_sample_sentence(a: Account, b: Account) -> str | None:
@@ -560,6 +639,12 @@ def bootstrap_sentence(noise: Difference) -> str:
         f"The {noise.of} step of B takes {ratio_text(noise.ratio)} as long as that of A, with an"
         f" interval from {low} to {high} (bootstrap over {steps_a:,} and {steps_b:,} steps)."
     )
+
+
+def detectable_sentence(noise: Difference) -> str:
+    """Return the smallest difference that would have shown."""
+    least = share_text(noise.detectable)
+    return f"A difference of {least} or more would have been detected."
 
 
 def device_parts_sentence(parts: Mapping[str, float]) -> str:

@@ -79,9 +79,9 @@ def _whole_clause(work: RunWork) -> str:
         case Messages.graph_per_mutant:
             return f"every mutant has a graph of its own ({_setting(work)})"
         case Messages.masked_edges:
-            return f"every mutant uses all edges, masked ({_setting(work)})"
+            return f"all edges are masked anew for every mutant ({_setting(work)})"
         case Messages.whole_products:
-            return f"every mutant takes whole products ({_setting(work)})"
+            return f"messages are computed for all genes of every mutant ({_setting(work)})"
         case Messages.changes:
             return f"{brief(work.model)} computes what changes in every mutant ({_setting(work)})"
     return f"{brief(work.model)} {_predicate(work)}"
@@ -99,7 +99,7 @@ def _predicate(work: RunWork) -> str:
         case Messages.masked_edges:
             return "masks all edges for each"
         case Messages.whole_products:
-            return "takes whole products"
+            return "computes messages for all genes of each"
         case Messages.changes:
             return "computes what changes"
         case None:
