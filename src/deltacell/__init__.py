@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from deltacell.api.why import ScoreExplanation, why
     from deltacell.base.errors import DeltacellError, InputError
     from deltacell.cell import Cell, Feature, Genes, Metabolism, Relation
+    from deltacell.data.knowledge import Knowledge
     from deltacell.models import Dango, HeteroCell
     from deltacell.models.pairs import PairCell, PairTrees
     from deltacell.profile.explain import Explanation, explain
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _HOME = {
     "cell": ("Cell", "Feature", "Genes", "Metabolism", "Relation"),
     "base.errors": ("DeltacellError", "InputError"),
+    "data.knowledge": ("Knowledge",),
     "models": ("Dango", "HeteroCell"),
     "models.pairs": ("PairCell", "PairTrees"),
     "profile.explain": ("Explanation", "explain"),
@@ -36,8 +38,9 @@ _HOME = {
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = ["Batch", "Cell", "Coverage", "Dango", "DeltacellError", "Explanation", "Feature"]
-__all__ += ["Genes", "Genotypes", "HeteroCell", "InputError", "Loader", "Metabolism", "PairCell"]
+__all__ += ["Genes", "Genotypes", "HeteroCell", "InputError", "Knowledge", "Loader", "Metabolism"]
 __all__ += [
+    "PairCell",
     "PairTrees",
     "Ranked",
     "Relation",

@@ -14,10 +14,12 @@ from deltacell.cell import Annotation, Cell
 from deltacell.data.imported import Imported
 from deltacell.data.knowledge import (
     SCHEMAS,
+    Knowledge,
     knowledge_of,
-    open_knowledge,
     query,
+    with_flat_columns,
     write_knowledge,
+    write_result,
 )
 from deltacell.screen import Genotypes, Screen
 
@@ -209,23 +211,40 @@ def test_a_missing_number_is_null(imported):
 
 def test_tables_are_read_back_and_damage_is_found(knowledge, tmp_path, refused):
     write_knowledge(knowledge, tmp_path / "tables")
-    again = open_knowledge(tmp_path / "tables")
+    again = Knowledge.load(tmp_path / "tables")
     assert list(again.tables) == list(SCHEMAS)
     assert all(again.tables[name].equals(knowledge.tables[name]) for name in SCHEMAS)
     file = tmp_path / "tables" / "pairs.parquet"
     file.write_bytes(file.read_bytes()[:-1])
-    refused("damaged", open_knowledge, tmp_path / "tables")
+    refused("damaged", Knowledge.load, tmp_path / "tables")
 
 
-def test_a_result_with_scores_is_a_screen(knowledge, imported):
-    screen = knowledge.screen(
-        "select gene1, gene2, score from pairs where screen = 'first'",
-        imported.cell,
-    )
+@pytest.mark.parametrize("with_cell", [True, False])
+def test_a_result_with_scores_is_a_screen(knowledge, imported, with_cell):
+    sql = "select gene1, gene2, score from pairs where screen = 'first'"
+    screen = Screen.from_query(knowledge, sql, imported.cell if with_cell else None)
     of_two = np.diff(imported.screens["first"].offsets) == 2
     expected = imported.screens["first"].take(of_two)
     assert np.array_equal(screen.keys, expected.keys)
     assert np.array_equal(screen.column("score"), expected.column("score"))
+
+
+def test_the_tables_have_the_genes_of_the_cell(knowledge, imported):
+    assert knowledge.genes == imported.cell.genes
+
+
+def test_a_result_is_written_as_what_its_suffix_says(knowledge, tmp_path, refused):
+    table = knowledge.query(
+        "select gene, list(term order by term) as t from annotations group by 1"
+    )
+    for suffix, read in ((".parquet", pl.read_parquet), (".json", pl.read_json)):
+        write_result(table, tmp_path / f"rows{suffix}")
+        assert read(tmp_path / f"rows{suffix}").equals(table)
+    for suffix, separator in ((".csv", ","), (".TSV", "\t")):
+        write_result(table, tmp_path / f"rows{suffix}")
+        rows = pl.read_csv(tmp_path / f"rows{suffix}", separator=separator)
+        assert rows.equals(with_flat_columns(table))
+    refused("wrong-suffix", write_result, table, tmp_path / "rows.xlsx")
 
 
 def test_sql_asks_one_screen_or_all(imported, tmp_path, refused):

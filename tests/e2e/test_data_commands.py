@@ -4,7 +4,10 @@ import gzip
 import json
 from itertools import combinations
 
+import polars as pl
 import pytest
+
+from deltacell.screen import Screen
 
 
 @pytest.fixture
@@ -202,3 +205,20 @@ def test_any_result_of_a_query_is_shown(deltacell, mistake, small):
 
 def test_the_version_needs_no_command(deltacell):
     assert deltacell("--version").stdout.startswith("deltacell ")
+
+
+def test_tables_are_written_for_neo4j_and_results_as_files_and_screens(deltacell, tmp_path):
+    deltacell("data", "synthetic", "demo", "--out", "demo")
+    said = deltacell("data", "tables", "demo", "--out", "graph", "--format", "neo4j").stdout
+    assert "measurements.csv" in said
+    assert (tmp_path / "graph" / "import.sh").is_file()
+    deltacell("data", "tables", "demo", "--out", "kb")
+    sql = "select gene1, gene2, score from pairs where abs(score) > 0.05"
+    deltacell("data", "query", "kb", sql, "--out", "hits.parquet")
+    deltacell("data", "query", "kb", sql, "--out", "hits")
+    rows = pl.read_parquet(tmp_path / "hits.parquet")
+    screen = Screen.load(tmp_path / "hits")
+    assert len(screen) == rows.height > 0
+    assert sorted(screen.column("score").tolist()) == sorted(rows["score"].to_list())
+    words = ("data.cell=demo/cell", "data.screen=hits", "model=additive", "directory=run")
+    deltacell("train", *words)

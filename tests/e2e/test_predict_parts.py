@@ -3,16 +3,12 @@
 import os
 import random
 import shlex
-import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
+from ranking_parts import Parts
 
-# Saves after every block, so that there is something to resume.
-SAVES = "import deltacell.ranking.search as search\nsearch.SAVED_EVERY = 0\n"
 N_PARTS = 4
 
 SBATCH = f"""#!{sys.executable}
@@ -122,66 +118,27 @@ def test_an_array_and_a_job_that_merges_make_the_ranking(few, tmp_path, deltacel
 
 @pytest.mark.parametrize(
     "n_kills",
-    [pytest.param(3, marks=pytest.mark.slow), pytest.param(50, marks=pytest.mark.full)],
+    [pytest.param(4, marks=pytest.mark.slow), pytest.param(50, marks=pytest.mark.full)],
 )
 def test_parts_that_are_killed_at_random_merge_into_the_same_file(
     n_kills,
     few,
     tmp_path,
     deltacell,
-    training,
 ):
-    """Parts are killed without warning, at random times, before any of them is left alone."""
+    """Parts are killed without warning, at random times, and so is the merge."""
     deltacell(*few, "--out", "one.parquet")
-    parts = Parts(tmp_path, training, few)
-    seconds = parts.seconds_of_a_part()
+    out = tmp_path / "parts.parquet"
+    genes = str(tmp_path / "few.txt")
+    parts = Parts(N_PARTS, runs=few[1], sets="pairs", top=20, genes=genes)
+    seconds = parts.seconds_of_a_part(tmp_path / "timed.parquet")
     draw = random.Random(n_kills)
     n_hit = 0
     for _ in range(n_kills):
-        n_hit += parts.killed(draw.randint(1, N_PARTS), draw.uniform(0, seconds))
+        n_hit += parts.killed(out, draw.randint(1, N_PARTS), draw.uniform(0, seconds))
     assert n_hit >= n_kills / 2
-    # One part runs undisturbed, and the job that merges is killed once, too.
-    deltacell(*few, "--out", "parts.parquet", "--part", f"2/{N_PARTS}")
-    parts.killed(None, draw.uniform(0, seconds))
-    deltacell(*few, "--out", "parts.parquet", "--merge")
-    whole = (tmp_path / "one.parquet").read_bytes()
-    assert (tmp_path / "parts.parquet").read_bytes() == whole
+    deltacell(*few, "--out", out, "--part", f"2/{N_PARTS}")
+    parts.killed(out, None, draw.uniform(0, seconds))
+    deltacell(*few, "--out", out, "--merge")
+    assert out.read_bytes() == (tmp_path / "one.parquet").read_bytes()
     assert not (tmp_path / "parts.parquet.partial").exists()
-
-
-class Parts:
-    """Processes that score the parts of one ranking."""
-
-    def __init__(self, folder, training, words):
-        self.folder = folder
-        self.training = training
-        self.words = [*map(str, words), "--out", "parts.parquet"]
-
-    def seconds_of_a_part(self):
-        """Return how long a part works, after what it needs to start."""
-        words = [*self.words[:-1], "timed.parquet", "--part", f"1/{N_PARTS}"]
-        process = self.training.start(self.folder, *words, first=SAVES)
-        lock = self.folder / "timed.parquet.partial" / f"part-1-of-{N_PARTS}.lock"
-        self._wait_for(lock, process)
-        began = time.monotonic()
-        self.training.end(process, 0)
-        return time.monotonic() - began
-
-    def killed(self, part, seconds):
-        """Kill a part, or the merge, some seconds after it began; return whether it was alive."""
-        name = "merge" if part is None else f"part-{part}-of-{N_PARTS}"
-        lock = self.folder / "parts.parquet.partial" / f"{name}.lock"
-        lock.unlink(missing_ok=True)
-        what = ["--merge"] if part is None else ["--part", f"{part}/{N_PARTS}"]
-        process = self.training.start(self.folder, *self.words, *what, first=SAVES)
-        self._wait_for(lock, process)
-        time.sleep(seconds)
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=self.training.PATIENCE)
-        return process.returncode == -signal.SIGKILL
-
-    def _wait_for(self, lock: Path, process):
-        until = time.monotonic() + self.training.PATIENCE
-        while not lock.exists() and process.poll() is None:
-            assert time.monotonic() < until
-            time.sleep(0.005)

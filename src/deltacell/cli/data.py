@@ -140,6 +140,7 @@ def info(
 OnUnknown = StrEnum("OnUnknown", ["error", "drop", "add"])
 Phenotype = StrEnum("Phenotype", ["interaction", "fitness"])
 Format = StrEnum("Format", ["table", "csv", "json"])
+FileFormat = StrEnum("FileFormat", ["parquet", "neo4j"])
 
 
 def import_(
@@ -229,19 +230,29 @@ def split(
 
 def tables(
     path: Annotated[Path, typer.Argument(help="Directory of an import.")],
-    out: Annotated[Path, option("Output directory of Parquet files.")],
+    out: Annotated[Path, option("Output directory.")],
+    format: Annotated[
+        FileFormat,
+        option("Parquet, or CSV files for neo4j-admin database import."),
+    ] = FileFormat.parquet,
     overwrite: Overwrite = False,
 ) -> None:
-    """Write genes, relations, annotations, reactions and measurements as Parquet tables.
+    """Write genes, relations, annotations, reactions and measurements as tables.
 
     Missing numbers are NULL. `deltacell data query` joins the tables with SQL.
 
     Example: deltacell data tables demo --out tables
     """
-    from deltacell.data.knowledge import open_knowledge, write_knowledge
+    from deltacell.data.knowledge import Knowledge, write_knowledge
+    from deltacell.data.neo4j import SCRIPT, write_neo4j
     from deltacell.report import console, print_table
 
-    knowledge = open_knowledge(path)
+    knowledge = Knowledge.load(path)
+    if format is FileFormat.neo4j:
+        n_rows = write_neo4j(knowledge, out, overwrite=overwrite)
+        print_table(str(out), ["file", "rows"], [[file, rows] for file, rows in n_rows.items()])
+        console().print(f"Next, where Neo4j is installed: sh {out / SCRIPT}", markup=False)
+        return
     write_knowledge(knowledge, out, overwrite=overwrite)
     rows = [
         [name, table.height, ", ".join(table.columns)] for name, table in knowledge.tables.items()
@@ -261,27 +272,44 @@ def query(
     ],
     format: Annotated[Format, option("Output format.")] = Format.table,
     screen: Annotated[str | None, option("Screen to query, if an import has several.")] = None,
+    out: Annotated[
+        Path | None,
+        option("Write the result: .parquet, .csv, .tsv, .json, or a directory for a screen."),
+    ] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Query a screen, or all that is known of a cell and its screens, with SQL.
 
+    With --out DIRECTORY, genes and scores in the result become a screen to train on.
+
     Example: deltacell data query demo "select kind, score from screen limit 5"
     """
-    import polars as pl
-    from polars import selectors
-
     from deltacell.data import knowledge
     from deltacell.report import print_table
 
+    if out is not None and not out.suffix:
+        _save_screen(path, sql, out, overwrite=overwrite)
+        return
     frame = knowledge.query(path, sql, screen=screen)
+    if out is not None:
+        knowledge.write_result(frame, out)
+        typer.echo(f"Wrote {frame.height:,} rows: {out}")
+        return
     if format is Format.json:
         typer.echo(frame.write_json())
         return
-
-    def text(value: Any) -> str:
-        return str(value) if isinstance(value, dict) else " ".join(map(str, value.to_list()))
-
-    flat = frame.with_columns(selectors.nested().map_elements(text, return_dtype=pl.String))
+    flat = knowledge.with_flat_columns(frame)
     if format is Format.csv:
         typer.echo(flat.write_csv(), nl=False)
     else:
         print_table(f"{frame.height:,} rows", frame.columns, flat.rows())
+
+
+def _save_screen(path: Path, sql: str, out: Path, *, overwrite: bool) -> None:
+    """Save the result of SQL on the tables of an import as a screen."""
+    from deltacell.data.knowledge import Knowledge
+    from deltacell.screen import Screen
+
+    result = Screen.from_query(Knowledge.load(path), sql, study=out.name)
+    result.save(out, overwrite=overwrite)
+    typer.echo(f"Wrote a screen of {len(result):,} genotypes: {out}")

@@ -2,7 +2,7 @@
 
 `knowledge_of` makes the tables of an import. Genes are given by their systematic names in all of
 them, so that tables are joined by these; a missing number is NULL, never NaN. `write_knowledge`
-writes them as Parquet files, which other programs can read, and `open_knowledge` opens these or an
+writes them as Parquet files, which other programs can read, and `Knowledge.load` opens these or an
 import. docs/how-to/questions.md asks ten questions.
 """
 
@@ -12,14 +12,17 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+from polars import selectors
 
 from deltacell import storage
-from deltacell.base.errors import StoreError
+from deltacell.base.errors import InputError, StoreError
+from deltacell.base.files import written
 from deltacell.cell import Annotation, Cell, Feature, Genes, Metabolism, Relation
 from deltacell.data.imported import Imported, open_screen
 from deltacell.screen.screen import Screen
@@ -30,6 +33,8 @@ KIND = "tables"
 
 # SQL on the tables of one screen, see `Screen.query`.
 _OF_A_SCREEN = re.compile(r'\b(?:from|join)\s+"?(?:screen|deleted)\b', re.IGNORECASE)
+
+_RESULT_SUFFIXES = (".parquet", ".csv", ".tsv", ".json")
 
 _TEXT = pl.String
 _COLUMNS: dict[str, dict[str, Any]] = {
@@ -78,13 +83,32 @@ class Knowledge:
         """Run SQL on the tables; it has access to nothing else."""
         return run_sql({name: table.to_arrow() for name, table in self.tables.items()}, sql)
 
-    def screen(self, sql: str, cell: Cell, *, study: str = "query") -> Screen:
-        """Return the result of SQL as a screen to train on.
+    @cached_property
+    def genes(self) -> Genes:
+        """The genes of the tables, by which a result becomes a screen, see `Screen.from_query`."""
+        aliases = self.tables["aliases"].group_by("gene", maintain_order=True).agg("alias")
+        table = self.tables["genes"].join(aliases, on="gene", how="left", maintain_order="left")
+        return Genes(
+            table["gene"].to_list(),
+            standard=table["name"].to_list(),
+            aliases=[names or () for names in table["alias"].to_list()],
+            chromosome=table["chromosome"].to_list(),
+            start=table["first_base"].to_list(),
+            end=table["last_base"].to_list(),
+            description=table["description"].to_list(),
+        )
 
-        Its columns are read as those of a file: genes in ``gene1``, ``gene2``, …, a ``score`` or
-        ``fitness``, and optionally a ``p_value`` and a ``standard_deviation``.
-        """
-        return Screen.from_pandas(self.query(sql), cell, study=study)
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Knowledge:
+        """Open the tables of `write_knowledge`, or make those of an import."""
+        path = Path(path)
+        manifest = storage.read_manifest(path)
+        if manifest["kind"] == "import":
+            return knowledge_of(Imported.load(path))
+        if manifest["kind"] != KIND:
+            message = f"expected an import or its tables, but found a saved {manifest['kind']}"
+            raise StoreError(message, code="wrong-kind", where=path)
+        return cls({name: _read_table(path, name, manifest) for name in SCHEMAS})
 
 
 def knowledge_of(imported: Imported) -> Knowledge:
@@ -277,18 +301,6 @@ def write_knowledge(
         storage.write_manifest(temporary, KIND, described, {})
 
 
-def open_knowledge(path: str | os.PathLike[str]) -> Knowledge:
-    """Open the tables of `write_knowledge`, or make those of an import."""
-    path = Path(path)
-    manifest = storage.read_manifest(path)
-    if manifest["kind"] == "import":
-        return knowledge_of(Imported.load(path))
-    if manifest["kind"] != KIND:
-        message = f"expected an import or its tables, but found a saved {manifest['kind']}"
-        raise StoreError(message, code="wrong-kind", where=path)
-    return Knowledge({name: _read_table(path, name, manifest) for name in SCHEMAS})
-
-
 def _read_table(path: Path, name: str, manifest: Mapping[str, Any]) -> pl.DataFrame:
     """Read a table; raise if it is not the one that was written."""
     file = path / f"{name}.parquet"
@@ -315,5 +327,30 @@ def query(path: str | os.PathLike[str], sql: str, *, screen: str | None = None) 
     kind = storage.read_manifest(path)["kind"]
     is_of_a_screen = screen is not None or _OF_A_SCREEN.search(sql) is not None
     if kind == KIND or (kind == "import" and not is_of_a_screen):
-        return open_knowledge(path).query(sql)
+        return Knowledge.load(path).query(sql)
     return open_screen(path, screen).query(sql)
+
+
+def write_result(table: pl.DataFrame, path: Path) -> None:
+    """Write the result of a query as Parquet, JSON, or comma- or tab-separated text."""
+    suffix = path.suffix.lower()
+    if suffix not in _RESULT_SUFFIXES:
+        message = f"the file is a {suffix}; expected {', '.join(_RESULT_SUFFIXES)} or a directory"
+        raise InputError(message, code="wrong-suffix", where=path)
+    with written(path, "the result") as temporary:
+        if suffix == ".parquet":
+            table.write_parquet(temporary)
+        elif suffix == ".json":
+            table.write_json(temporary)
+        else:
+            separator = "\t" if suffix == ".tsv" else ","
+            with_flat_columns(table).write_csv(temporary, separator=separator)
+
+
+def with_flat_columns(table: pl.DataFrame) -> pl.DataFrame:
+    """Return a table whose lists and structs are texts, as CSV files need them."""
+
+    def text(value: Any) -> str:
+        return str(value) if isinstance(value, dict) else " ".join(map(str, value.to_list()))
+
+    return table.with_columns(selectors.nested().map_elements(text, return_dtype=pl.String))

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 import polars as pl
@@ -112,6 +112,16 @@ def is_impossible(column: str, values: AnyArray) -> ImpossibleValues:
     low, high = RANGES[column]
     is_outside = (values < low) | (values > high)
     return ImpossibleValues(is_outside, f"not between {low:g} and {high:g}")
+
+
+class SqlTables(Protocol):
+    """Tables that SQL can join, and the genes in them."""
+
+    @property
+    def genes(self) -> Genes: ...
+
+    def query(self, sql: str) -> pl.DataFrame:
+        """Run SQL on the tables."""
 
 
 class Screen(storage.Storable):
@@ -489,22 +499,28 @@ class Screen(storage.Storable):
         ``array``, or all in ``genes``), a ``score`` or ``fitness``, and optionally a ``p_value``
         and a ``standard_deviation``; `columns` gives other names, as in ``{"gene1": "Query ORF"}``.
         """
-        from deltacell.screen.readers import tables
+        return _screen_of_table(
+            frame_of(frame, study), cell.genes, columns or {}, study, on_unknown
+        )
 
-        table = _readable_table(frame_of(frame, study), columns or {})
-        # The table goes through a file, so that column names mean the same.
-        with TemporaryDirectory() as folder:
-            path = Path(folder) / f"{study}.tsv"
-            table.fill_nan(None).write_csv(path, separator="\t", null_value="NA")
-            try:
-                [written] = tables.reader.read(path, is_known=cell.genes.is_known)
-                screen: Screen = written.on(cell.genes, on_unknown)
-            except InputError as error:
-                # The first line of the file is the header, and rows are counted from 0.
-                place = f"row {error.line - 2} of the table: " if error.line else ""
-                message = f"{place}{error.message}"
-                raise InputError(message, code=error.code, fix=error.fix, **error.fields) from error
-        return screen
+    @staticmethod
+    def from_query(
+        tables: SqlTables,
+        sql: str,
+        cell: Cell | None = None,
+        *,
+        study: str = "query",
+    ) -> Screen:
+        """Return the result of SQL on the tables of an import as a screen to train on.
+
+        The columns of the result are interpreted as those of a file, see `from_pandas`. The genes
+        are those of the tables, or of a cell if one is given::
+
+            knowledge = dc.Knowledge.load("data")
+            hits = dc.Screen.from_query(knowledge, "select gene1, gene2, score from pairs")
+        """
+        genes = tables.genes if cell is None else cell.genes
+        return _screen_of_table(tables.query(sql), genes, {}, study)
 
     def to_hetero_data(self, cell: Cell | None = None) -> HeteroData:
         """Return the genotypes as a PyG `HeteroData`, added to that of a cell if one is given.
@@ -605,6 +621,31 @@ def _readable_table(table: pl.DataFrame, columns: Mapping[str, str]) -> pl.DataF
         return table
     table = table.select(name for name in _READ_BACK if name in table.columns)
     return table.with_columns(pl.col("genes").cast(pl.List(pl.String)).list.join(";"))
+
+
+def _screen_of_table(
+    frame: pl.DataFrame,
+    genes: Genes,
+    columns: Mapping[str, str],
+    study: str,
+    on_unknown: Literal["error", "drop"] = "error",
+) -> Screen:
+    """Read a table as that of a file, so that column names mean the same."""
+    from deltacell.screen.readers import tables
+
+    table = _readable_table(frame, columns)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / f"{study}.tsv"
+        table.fill_nan(None).write_csv(path, separator="\t", null_value="NA")
+        try:
+            [written] = tables.reader.read(path, is_known=genes.is_known)
+            screen: Screen = written.on(genes, on_unknown)
+        except InputError as error:
+            # The first line of the file is the header, and rows are counted from 0.
+            place = f"row {error.line - 2} of the table: " if error.line else ""
+            message = f"{place}{error.message}"
+            raise InputError(message, code=error.code, fix=error.fix, **error.fields) from error
+    return screen
 
 
 def _stated_hits(stats: Mapping[str, Any]) -> HitRule | None:
