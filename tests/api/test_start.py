@@ -178,3 +178,41 @@ def test_the_settings_suit_the_model_that_is_named(tables, tmp_path, model):
     else:
         assert config.model == registry.config_class(model)()
         assert "ranking" in recorder.sentences[0]
+
+
+@pytest.fixture
+def wide(tmp_path):
+    """A table of pairs in one column, with the scores of two cell lines."""
+    genes = [f"G{i}X" for i in range(12)]
+    pairs = [(a, b) for i, a in enumerate(genes) for b in genes[i + 1 :]]
+    rows = [f"{a}_{b},{0.1 * (i % 7)},{0.1 * (i % 5)}" for i, (a, b) in enumerate(pairs)]
+    folder = tmp_path / "wide"
+    folder.mkdir()
+    (folder / "paralogs.csv").write_text("\n".join(["names,PC9,HeLa", *rows, ""]))
+    return folder
+
+
+def test_a_start_takes_columns_and_a_condition_and_keeps_to_them(wide, tmp_path, refused):
+    out, columns = tmp_path / "out", ["genes=names,score1=PC9,score2=HeLa"]
+    recorder = Recorder(stop_before=2)
+    options = {"settings": ["model.rounds=3"], "progress": False}
+    with pytest.raises(KeyboardInterrupt):
+        dc.start(wide, out, columns=columns, condition="hela", observer=recorder, **options)
+    assert recorder.stages[0].command[-2:] == ("--columns", columns[0])
+    words = recorder.stages[1].command
+    assert "data.screen=paralogs_HeLa" in words
+    assert "data.context=[paralogs_PC9]" in words
+    error = refused("several-screens", dc.start, wide, out, columns=columns, **options)
+    assert error.fields["screens"] == ["paralogs_HeLa", "paralogs_PC9"]
+    asked = {"columns": columns, "condition": "A549", **options}
+    refused("unknown-condition", dc.start, wide, out, **asked)
+    refused("other-columns", dc.start, wide, out, condition="hela", **options)
+
+
+def test_a_folder_without_scores_is_refused_with_the_reason(tmp_path, refused):
+    folder = tmp_path / "hits"
+    folder.mkdir()
+    (folder / "hits.csv").write_text("gene1,gene2,gene3\nA,B,C\nA,B,D\n")
+    (folder / "network.csv").write_text("gene1,gene2,weight\nA,B,1\nC,D,1\n")
+    error = refused("no-screen", dc.start, folder, tmp_path / "out", progress=False)
+    assert "hits.csv" in error.fix

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,8 @@ def start(
     *,
     target: str | None = None,
     context: Sequence[str] | None = None,
+    condition: str | None = None,
+    columns: Sequence[str] = (),
     top: int = 100,
     settings: Sequence[str] = (),
     refit: bool = True,
@@ -145,13 +148,27 @@ def start(
     default these are all other screens of the folder, and public studies of the same genes of which
     `deltacell data get` keeps a copy. Nothing is downloaded.
 
+    A table with several conditions gives a screen for each; ``condition`` names the one to predict,
+    as in ``K562``. ``columns`` say what the columns of tables mean, as in
+    ``gene1=ORF,gene2=Partner,score=S``.
+
     The cell and the screen are loaded once and passed on from stage to stage.
     """
     tables = Path(folder)
     results = Path(f"{tables.resolve().name}-results") if out is None else Path(out)
     observer = StartObserver() if observer is None else observer
-    screens = _Screens(target, None if context is None else tuple(context))
-    work = _Start(tables, results, tuple(settings), screens, refit, overwrite, observer, progress)
+    screens = _Screens(target, None if context is None else tuple(context), condition)
+    work = _Start(
+        tables,
+        results,
+        tuple(settings),
+        tuple(columns),
+        screens,
+        refit,
+        overwrite,
+        observer,
+        progress,
+    )
     work.import_tables()
     config, words, data = work.prepare()
     loaded = work.train(config, words, data)
@@ -173,10 +190,17 @@ class _Screens:
 
     target: str | None
     context: tuple[str, ...] | None  # None for all other screens, if the model reads context
+    condition: str | None = None  # that of the target, if a table has several
 
     def settings(self, data: Path, given: Sequence[str]) -> list[str]:
         """Return the settings of a training that say so, or raise if the target is not clear."""
-        names = list(read_manifest(data)["meta"]["screens"])
+        meta = read_manifest(data)["meta"]
+        names = list(meta["screens"])
+        if not names:
+            raise _no_screen(data, meta["left_alone"])
+        if self.condition is not None:
+            target = self._target_of_condition(data, names)
+            return replace(self, target=target, condition=None).settings(data, given)
         keys = {text.partition("=")[0].lstrip("+") for text in given}
         if self.target is not None and self.target not in names:
             what = f"the folder has no screen '{self.target}'{did_you_mean(self.target, names)}"
@@ -192,6 +216,19 @@ class _Screens:
             settings.append(f"data.context={hydra_text(list(context))}")
         return settings
 
+    def _target_of_condition(self, data: Path, names: Sequence[str]) -> str:
+        """Return the screen of the condition, or raise unless there is exactly one."""
+        ending = f"_{self.condition}".lower()
+        of_table = [name for name in names if name.lower().endswith(ending)]
+        if self.target is not None:
+            of_table = [name for name in of_table if name.startswith(self.target)]
+        if len(of_table) == 1:
+            return of_table[0]
+        number = "no screen" if not of_table else f"{len(of_table)} screens"
+        what = f"the folder has {number} of the condition '{self.condition}'"
+        fix = f"Name a screen with --target: {', '.join(of_table or names)}."
+        raise InputError(what, code="unknown-condition", where=data, fix=fix, screens=names)
+
     def _context(self, names: Sequence[str], given: Sequence[str]) -> Sequence[str]:
         if self.context is not None:
             return self.context
@@ -199,6 +236,14 @@ class _Screens:
         if self.target is None or not model.reads_context:
             return ()
         return [name for name in names if name != self.target]
+
+
+def _no_screen(data: Path, left_alone: Sequence[Mapping[str, str]]) -> InputError:
+    """Return the error that no file of a folder is a screen, with why some were not read."""
+    reasons = [f"{file['file']}: {file['why']}." for file in left_alone]
+    fix = "A screen has two or more genes and a score per row; two genes alone are a network."
+    what = "no table of the folder is a screen"
+    return InputError(what, code="no-screen", where=data, fix="\n  ".join([fix, *reasons]))
 
 
 def _models_in(settings: Sequence[str]) -> list[str]:
@@ -212,6 +257,7 @@ class _Start:
     folder: Path
     out: Path
     settings: tuple[str, ...]
+    columns: tuple[str, ...]
     screens: _Screens
     wants_refit: bool
     overwrite: bool
@@ -228,14 +274,15 @@ class _Start:
         """Read the tables into a cell and screens, unless an earlier call did."""
         # Mistakes in the settings raise here, before anything is written.
         compose([f"model={MODEL}", *self._overrides()])
-        check_sources(self.folder, self.out, overwrite=self.overwrite)
+        check_sources(self.folder, self.out, self.columns, overwrite=self.overwrite)
         data = self.out / DATA
         exists = (data / MANIFEST).exists()
-        command = ("data", "import", as_word(self.folder), "--out", as_word(data))
+        columns = chain.from_iterable(("--columns", text) for text in self.columns)
+        command = ("data", "import", as_word(self.folder), "--out", as_word(data), *columns)
         self._begin(1, reading_text(self.folder), exists, command)
         if not exists:
             with self._bar() as bar:
-                imported = import_folder(self.folder, progress=bar)
+                imported = import_folder(self.folder, columns=self.columns, progress=bar)
             imported.save(data)
             self.observer.imported(imported)
 

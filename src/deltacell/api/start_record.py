@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +33,30 @@ OF_RUN = (TABLES, EVALUATION, PAGE, CSV, RANKING)
 _MOST_LISTED = 5  # changed files that an error names
 
 
-def check_sources(folder: Path, out: Path, *, overwrite: bool) -> None:
+def check_sources(
+    folder: Path,
+    out: Path,
+    columns: Sequence[str] = (),
+    *,
+    overwrite: bool,
+) -> None:
     """Raise unless ``out`` is new or was made from the files of a folder, and record these.
 
-    With ``overwrite``, results of other files are removed.
+    They have to be read with the same meaning of their ``columns``. With ``overwrite``, results of
+    other files are removed.
     """
     _check_folders(folder, out)
     record = out / SOURCES
     if record.is_file():
-        changed = _changed_files(folder, read_json(record, what="the list of sources"))
-        if not changed:
+        recorded = read_json(record, what="the list of sources")
+        changed = _changed_files(folder, recorded)
+        before = recorded.get("columns", []) if isinstance(recorded, dict) else []
+        if not changed and before == list(columns):
             return
+        if not changed and not overwrite:
+            message = f"the tables were read with other --columns: {' and '.join(before) or 'none'}"
+            fix = "Choose another --out, or replace the results with --overwrite."
+            raise InputError(message, code="other-columns", where=out, fix=fix)
         if not overwrite:
             names = listed(changed[:_MOST_LISTED])
             message = f"the results were made from other files than those in {folder}: {names}"
@@ -52,7 +65,8 @@ def check_sources(folder: Path, out: Path, *, overwrite: bool) -> None:
         _remove_results(out)
         remove(out / DATA, "import")
     files = {str(path.relative_to(folder)): _facts_of_file(path) for path in files_of(folder)}
-    write_json(record, {"files": files}, what="the list of sources")
+    sources = {"files": files, **({"columns": list(columns)} if columns else {})}
+    write_json(record, sources, what="the list of sources")
 
 
 def check_results(out: Path, config: Config, *, overwrite: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from deltacell.base.errors import InputError, did_you_mean
-from deltacell.cli.program import Json, Overwrite, Seed, option, write_json
+from deltacell.cli.program import Columns, Json, Overwrite, Seed, option, write_json
 
 
 def get(
@@ -151,15 +151,7 @@ def import_(
         Phenotype | None,
         option("Which score to read; screens without it are skipped."),
     ] = None,
-    columns: Annotated[
-        list[str] | None,
-        option(
-            "Columns of tables with other headers: gene1=…,gene2=…,score=… for a screen, "
-            "weight=… for a network; numbers for tables without a header. Applies to all tables "
-            "that have these columns; may be repeated.",
-            metavar="KEY=COLUMN,…",
-        ),
-    ] = None,
+    columns: Columns = None,
     overwrite: Overwrite = False,
     json: Json = None,
 ) -> None:

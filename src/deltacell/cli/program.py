@@ -51,6 +51,15 @@ Device = Annotated[str, option("Where networks compute: auto (a GPU if there is 
 Weights = Annotated[str, option("Checkpoint to use: best (by validation) or last.")]
 ConfigDir = Annotated[Path | None, option("Your configs: DIR/experiment/mine.yaml.")]
 Overwrite = Annotated[bool, option("Replace existing output.", "--overwrite")]
+Columns = Annotated[
+    list[str] | None,
+    option(
+        "Columns of tables with other headers: gene1=…,gene2=…,score=… for a screen, "
+        "score1=…,score2=… for several conditions, weight=… for a network; numbers for tables "
+        "without a header. Applies to all tables that have these columns; may be repeated.",
+        metavar="KEY=COLUMN,…",
+    ),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(

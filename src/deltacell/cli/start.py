@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from deltacell.cli.program import Overwrite, Seed, option, split_names
+from deltacell.cli.program import Columns, Overwrite, Seed, option, split_names
 
 
 def start(
@@ -30,6 +30,11 @@ def start(
         Path | None,
         option("Table of genes of this and another organism, for context of the other."),
     ] = None,
+    condition: Annotated[
+        str | None,
+        option("Condition of the screen to predict, such as a cell line; the others help."),
+    ] = None,
+    columns: Columns = None,
     top: Annotated[int, option("Number of sets at each end of the ranking.")] = 100,
     no_refit: Annotated[
         bool,
@@ -48,6 +53,9 @@ def start(
     measured helps, each on a scale of its own. A copy of a public study of the same genes, kept by
     deltacell data get costanzo2010, is used as well. --context none does without.
 
+    A table with several conditions, such as cell lines, gives a screen for each, and --condition
+    names the one to predict; --columns says what its columns are.
+
     Example: deltacell start tables --target mine --out results
     """
     from deltacell.api.rank import Stopped
@@ -62,6 +70,8 @@ def start(
             out,
             target=target,
             context=_names(context),
+            condition=condition,
+            columns=columns or (),
             top=top,
             settings=[*(settings or []), *_setting_of(orthologues)],
             refit=not no_refit,

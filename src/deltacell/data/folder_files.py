@@ -78,8 +78,11 @@ class FolderFiles:
             if recognised is not None:
                 self._files.append(recognised)
                 continue
+            why_no_screen = tables.why_no_screen(file)
             unclear = tables.unclear(file) or networks.unclear(file)
-            if unclear is None:
+            if why_no_screen is not None:
+                self.why_left_alone[path] = f"{why_no_screen}: {PAGE}"
+            elif unclear is None:
                 self.why_left_alone[path] = _UNKNOWN_FORMAT
             else:
                 questions[path.name] = _question(unclear)
@@ -176,6 +179,12 @@ def _recognised(file: File) -> _Recognised | None:
 def _question(unclear: UnclearColumns) -> str:
     """Return what the user has to say of a table."""
     named = ",".join(f"gene{number}={name}" for number, name in enumerate(unclear.genes, 1))
+    if len(unclear.genes) == 1:
+        named = f"genes={unclear.genes[0]}"
+        return (
+            f"it has pairs in one column and a number per row, and {unclear.reason}. Name its "
+            f'columns: --columns "{named},score={unclear.number}"'
+        )
     return (
         f"it has genes and a number per row, and {unclear.reason}. Name its columns: --columns "
         f'"{named},score={unclear.number}" for a screen, weight={unclear.number} for a network'

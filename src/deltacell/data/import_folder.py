@@ -186,8 +186,9 @@ def _notes_on_import(
     splits: Mapping[str, NamedParts],
 ) -> Iterator[str]:
     """Yield what the user should look at, in words."""
+    yield from _notes_on_conditions(written)
     for screen in written:
-        if screen.reader == tables.reader.name:
+        if screen.reader == tables.reader.name and tables.CONDITION not in screen.notes:
             yield (
                 f"{screen.path.name} was read as a screen of {len(screen):,} genotypes. If it is a "
                 "network, rename its number column to weight."
@@ -202,6 +203,19 @@ def _notes_on_import(
         yield "There is no network; see docs/how-to/networks.md for the formats."
     if not screens:
         yield f"There is no screen; see {PAGE} for the formats."
+
+
+def _notes_on_conditions(written: Sequence[WrittenScreen]) -> Iterator[str]:
+    """Yield which tables have several conditions, each of which is a screen."""
+    conditions: dict[str, list[str]] = {}
+    for screen in written:
+        if tables.CONDITION in screen.notes:
+            conditions.setdefault(screen.path.name, []).append(str(screen.notes[tables.CONDITION]))
+    for file, names in conditions.items():
+        yield (
+            f"{file} has {len(names)} conditions, each of which is a screen of its own: "
+            f"{', '.join(names)}. Choose one with: deltacell start FOLDER --condition {names[0]}"
+        )
 
 
 def _warnings(source: Source) -> Iterator[str]:

@@ -32,7 +32,7 @@ from deltacell.cell.readers.names import (
     without_header,
 )
 from deltacell.screen.hit_rule import SGA_HITS
-from deltacell.screen.readers.joined import IsKnown, Joins, may_be_joined
+from deltacell.screen.readers.joined import IsKnown, Joins, may_be_pair, split_field
 from deltacell.screen.readers.written import (
     NO_SCORE,
     GeneColumn,
@@ -60,6 +60,9 @@ HO = "YDL227C"
 CONTROL_ALONE = "control locus alone as query"
 DIAGONAL = "diagonal of the matrix"
 OTHER_HALF = "other half of a symmetric matrix"
+OTHER_CONDITION = "another condition"
+#: The key of a note on the condition of a screen, if a table has several.
+CONDITION = "condition"
 #: The words for the parts of a split.
 PARTS: dict[str, str] = HEADERS["screen"]["parts"]
 
@@ -68,11 +71,16 @@ _ROLE_NAMES = ("query", "array")
 _GENE = pattern("screen", "gene")
 _ROLE = pattern("screen", "role")
 _JOINED = pattern("screen", "genes")
+_PLAIN_GENE = re.compile("gene(name|id|symbol)?|symbol", re.IGNORECASE)
 _ROLES = {"anchor": "query", "donor": "query", "library": "array", "recipient": "array"}
 # The preferred header of each phenotype, and the patterns of all its headers.
 _SCORES = {"interaction": "score", "fitness": "fitness"}
+_KEYS = {"interaction": "score", "fitness": "fitness"}  # of the option --columns
 _SCORE_WORDS = {phenotype: pattern("screen", phenotype) for phenotype in _SCORES}
 _OTHERS: dict[str, list[str]] = HEADERS["screen"]["others"]
+_NO_SCORE_WORD = re.compile("|".join(HEADERS["screen"]["wide"]["not"]), re.IGNORECASE)
+_REPLICATE = re.compile("|".join(HEADERS["screen"]["wide"]["replicate"]), re.IGNORECASE)
+_NO_HEADER = re.compile(r"column 1|unnamed: 0|x|v1|row_?names?|index", re.IGNORECASE)
 _MOST_TITLES = 6  # rows in which the header of a matrix is searched for
 
 
@@ -88,6 +96,26 @@ class ScreenForm:
     numbers: Sequence[str] = ()  # all columns of numbers
     counts: bool = False  # whether the first column is the number of genes, as DCell writes it
     matrix: bool = False
+    conditions: Mapping[str, str] = field(default_factory=dict)  # the scores of each, if several
+
+    of_several: ScreenForm | None = None  # that of all conditions, if this is that of one
+
+    def of_condition(self, name: str) -> ScreenForm:
+        """Return the layout with the scores of one condition."""
+        scores = {"interaction": [self.conditions[name]]}
+        return replace(self, scores=scores, conditions={}, of_several=self)
+
+    @property
+    def as_columns(self) -> str:
+        """The layout as the option ``--columns`` says it, of a table with genes in one column."""
+        whole = self.of_several or self
+        parts = [f"genes={column.name}" for column in whole.genes]
+        if whole.conditions:
+            columns = enumerate(whole.conditions.values(), 1)
+            parts += [f"score{number}={name}" for number, name in columns]
+        else:
+            parts += [f"{_KEYS[kind]}={names[0]}" for kind, names in whole.scores.items()]
+        return ",".join(parts)
 
 
 def _read(
@@ -104,13 +132,53 @@ def _read(
     for form in forms:
         study = f"{stem}_{form.sheet.name}" if len(forms) > 1 else stem
         if form.matrix:
-            screen = _read_matrix(form, study, phenotype)
+            screens_of_form = [_read_matrix(form, study, phenotype)]
         else:
-            screen = _read_rows(form, study, phenotype, is_known)
-        if sheets_left_out:
-            screen.notes["sheets_left_out"] = ", ".join(sheets_left_out)
-        screens.append(screen)
+            screens_of_form = list(_read_conditions(form, study, phenotype, is_known))
+        for screen in screens_of_form:
+            if sheets_left_out:
+                screen.notes["sheets_left_out"] = ", ".join(sheets_left_out)
+        screens += screens_of_form
     return screens
+
+
+def _read_conditions(
+    form: ScreenForm,
+    study: str,
+    phenotype: str | None,
+    is_known: IsKnown | None,
+) -> Iterator[WrittenScreen]:
+    """Yield the screens of a table with one genotype per row: one for each condition.
+
+    A condition, such as a cell line, is no replicate: its scores are never averaged with others.
+    """
+    for name in form.conditions:
+        screen = _read_rows(form.of_condition(name), f"{study}_{name}", phenotype, is_known)
+        screen.notes[CONDITION] = name
+        yield screen
+    if form.conditions:
+        return
+    column = form.others.get("condition")
+    values = [] if column is None else _values(form, column)
+    if len(values) < 2:
+        yield _read_rows(form, study, phenotype, is_known)
+        return
+    for value in values:
+        name = _folder_name(value)
+        screen = _read_rows(form, f"{study}_{name}", phenotype, is_known, condition=value)
+        screen.notes[CONDITION] = name
+        yield screen
+
+
+def _values(form: ScreenForm, column: str) -> list[str]:
+    """Return the distinct values of a column, in order of first appearance."""
+    fields = present(form.sheet.below(form.header_row).frame[column])
+    return fields.unique(maintain_order=True).to_list()
+
+
+def _folder_name(condition: str) -> str:
+    """Return the name of a condition as a part of the name of a screen, which is a folder."""
+    return re.sub(r"[^\w.+-]+", "_", condition).strip("_.") or "none"
 
 
 def _find_split(file: File) -> ScreenForm | None:
@@ -134,20 +202,26 @@ def _read_split(form: ScreenForm, is_known: IsKnown | None = None) -> list[Named
 def unclear(file: File) -> UnclearColumns | None:
     """Return the columns of a table of two genes and numbers per row that is not read."""
     forms = chain.from_iterable(map(_candidates, file.sheets))
-    form = next((form for form in forms if form.numbers), None)
+    form = next((form for form in forms if _possible_scores(form)), None)
     if form is None:
         return None
     genes = [column.name for column in form.genes]
     for phenotype, names in form.scores.items():
         if len(names) > 1:
             return UnclearColumns(f"it has two columns of {phenotype}", genes, names[0])
-    return UnclearColumns("no column is known as a score or a weight", genes, form.numbers[0])
+    number = _possible_scores(form)[0]
+    return UnclearColumns("no column is known as a score or a weight", genes, number)
+
+
+def _possible_scores(form: ScreenForm) -> list[str]:
+    """Return the columns of numbers that are not counts, p-values and the like."""
+    return [name for name in form.numbers if not any(map(_NO_SCORE_WORD.fullmatch, _words(name)))]
 
 
 def _by_names(sheet: Sheet) -> ScreenForm | None:
     """Return the form with the columns that the user named."""
     for columns in sheet.file.columns:
-        if columns.names.keys().isdisjoint({"score", "fitness"}):
+        if columns.names.keys().isdisjoint({"score", "fitness", *columns.scores}):
             continue
         places = columns.find(sheet)
         if places is None:
@@ -162,6 +236,7 @@ def _by_names(sheet: Sheet) -> ScreenForm | None:
             [_gene_column(key, name_of[key]) for key in columns.genes],
             {phenotype: [name_of[key]] for phenotype, key in _SCORES.items() if key in name_of},
             {key: name_of[key] for key in _OTHERS if key in name_of},
+            conditions=_named_conditions([name_of[key] for key in columns.scores]),
         )
     return None
 
@@ -178,7 +253,55 @@ def _by_words(sheet: Sheet) -> ScreenForm | None:
     for form in _candidates(sheet):
         if form.scores and max(map(len, form.scores.values())) == 1:
             return form
+        conditions = {} if form.scores else _conditions_of(form.numbers)
+        if conditions:
+            return replace(form, scores={"interaction": form.numbers}, conditions=conditions)
     return None
+
+
+def _conditions_of(names: Sequence[str]) -> dict[str, str]:
+    """Return the columns of interactions in several conditions, by condition; none without two.
+
+    Their headers are a word of an interaction with the name of the condition before or after it,
+    such as ``A549.zdLFC`` or ``k562_rep_avg_gi``. Words of all of them are left out of the name.
+    """
+    rest_of = {name: rest for name in names if (rest := _beside_interaction(_words(name)))}
+    return _named_by(rest_of)
+
+
+def _named_conditions(names: Sequence[str]) -> dict[str, str]:
+    """Return columns that the user named as scores of conditions, by condition."""
+    return _named_by({name: _words(name) for name in names})
+
+
+def _named_by(words_of: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return columns by what tells them apart; none if that is nothing, or not distinct."""
+    if len(words_of) < 2:
+        return {}
+    common = set.intersection(*({word.lower() for word in words} for words in words_of.values()))
+    columns = {}
+    for name, words in words_of.items():
+        own = [word for word in words if word.lower() not in common]
+        columns[_folder_name("_".join(own))] = name
+    is_clear = len(columns) == len(words_of) and "none" not in columns
+    return columns if is_clear else {}
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in re.split(r"[\s._:|/()-]+", name) if word]
+
+
+def _beside_interaction(words: Sequence[str]) -> list[str]:
+    """Return the words of a header beside that of an interaction; none if it is no score."""
+    known = _SCORE_WORDS["interaction"]
+    for length in range(len(words) - 1, 0, -1):
+        for first in range(len(words) - length + 1):
+            if known.fullmatch(word("".join(words[first : first + length]))):
+                rest = [*words[:first], *words[first + length :]]
+                is_other = any(map(_NO_SCORE_WORD.fullmatch, rest))
+                is_replicate = any(map(_REPLICATE.fullmatch, rest))
+                return [] if is_other or is_replicate else rest
+    return []
 
 
 class _Column(NamedTuple):
@@ -220,7 +343,7 @@ def _candidates(sheet: Sheet) -> Iterator[ScreenForm]:
 
 
 def _is_word_for_genes(word: str) -> bool:
-    return any(known.fullmatch(word) for known in (_GENE, _ROLE, _JOINED))
+    return any(known.fullmatch(word) for known in (_GENE, _ROLE, _JOINED, _PLAIN_GENE))
 
 
 def _columns(sheet: Sheet, header: Header) -> list[_Column]:
@@ -296,9 +419,23 @@ def _genes(columns: Sequence[_Column]) -> list[GeneColumn]:
             for candidate in in_order
         ]
     joined = [column for column in columns if _JOINED.fullmatch(column.word)]
-    if len(joined) == 1 and not candidates and any(map(may_be_joined, joined[0].fields)):
+    if len(joined) == 1 and not candidates and any(map(may_be_pair, joined[0].fields)):
         return [GeneColumn(joined[0].name, joins=Joins.of_known_genes)]
+    plain = [column for column in columns if _PLAIN_GENE.fullmatch(column.word)]
+    if len(plain) == 1 and not (candidates or joined) and _are_pairs(plain[0], columns):
+        return [GeneColumn(plain[0].name, joins=Joins.of_known_genes)]
     return []
+
+
+def _are_pairs(genes: _Column, columns: Sequence[_Column]) -> bool:
+    """Return whether every field of the only column of genes may be a pair, and pairs are scored.
+
+    A table with one gene or strain per row is a feature, so a word of an interaction is required.
+    """
+    if not genes.fields or not all(map(may_be_pair, genes.fields)):
+        return False
+    numbers = [column.name for column in columns if column.is_numeric]
+    return bool(_conditions_of(numbers) or _scores_of(columns).get("interaction"))
 
 
 def _exactness(kind: str) -> int:
@@ -353,6 +490,54 @@ def _is_matrix(genes: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     return all_systematic or 2 * n_in_both > len(labels)
 
 
+def _pairs_by_condition(sheet: Sheet) -> ScreenForm | None:
+    """Return the form of a matrix of scores with pairs in its rows and conditions in its columns.
+
+    This is how GEMINI's scores are saved: the first column has no header, and ``A;B`` in each row.
+    """
+    if len(sheet.rows) < 2:
+        return None
+    header = sheet.header(0)
+    rows = [row for row in sheet.rows[1:] if any(row)]
+    if not _NO_HEADER.fullmatch(header[0]) or any(len(row) != len(header) for row in rows):
+        return None
+    are_pairs = all(len(split_field(row[0], Joins.always, _no_gene)) == 2 for row in rows)
+    numbers = [field for row in rows for field in row[1:] if field.lower() not in MISSING]
+    is_numeric = bool(numbers) and all(map(is_number, numbers))
+    if not (are_pairs and is_numeric) or all(map(str.isdigit, numbers)):
+        return None
+    scores = header[1:]
+    if any(map(_NO_SCORE_WORD.fullmatch, chain.from_iterable(map(_words, scores)))):
+        return None
+    conditions = _named_conditions(scores)
+    if len(scores) > 1 and not conditions:
+        return None
+    genes = [GeneColumn(header[0], joins=Joins.always)]
+    return ScreenForm(sheet, 0, genes, {"interaction": scores}, conditions=conditions)
+
+
+def _no_gene(name: str) -> bool:
+    return False
+
+
+def why_no_screen(file: File) -> str | None:
+    """Return why a table with the genes of sets is no screen; None if it has a possible score."""
+    forms = list(chain.from_iterable(map(_candidates, file.sheets)))
+    if not forms or any(map(_possible_scores, forms)):
+        return None
+    names = ", ".join(column.name for column in forms[0].genes)
+    if forms[0].numbers:
+        return (
+            f"it has genes ({names}) and no score: its numbers ({', '.join(forms[0].numbers)}) are "
+            "read counts, p-values and the like. Scores are computed from counts by other programs"
+        )
+    return (
+        f"it has sets of genes ({names}) and no score, like a list of hits. What is missing is "
+        "what was tested without a hit: add these sets and a column score, with what was measured, "
+        "or with 1 for a hit and 0 for a set that was tested and is none"
+    )
+
+
 def _parts(table: Table, column: str) -> pl.Series:
     """Return the part of a split of each row, empty if there is none."""
     words = present(table.frame[column]).map_elements(word, return_dtype=pl.String)
@@ -367,8 +552,9 @@ def _read_rows(
     study: str,
     phenotype: str | None,
     is_known: IsKnown | None = None,
+    condition: str | None = None,
 ) -> WrittenScreen:
-    """Read a table with one genotype per row."""
+    """Read a table with one genotype per row; with a condition, only the rows of this one."""
     phenotype = chosen_phenotype(phenotype, list(form.scores), form.sheet.file.path)
     table = form.sheet.below(form.header_row)
     if form.counts:
@@ -384,9 +570,9 @@ def _read_rows(
             columns["study"] = present(table.frame[name]).replace("", study)
         elif key == "split":
             columns["part"] = _parts(table, name)
-        else:
+        elif key != CONDITION:
             columns[key] = measured(table, key, name)
-    genes = deleted_genes(table, form.genes, is_known=is_known)
+    genes = deleted_genes(table, form.genes, is_known=is_known, told=form.as_columns)
     n_genes = np.bincount(genes["row"].to_numpy(), minlength=len(table))
     has_score = ~np.isnan(columns["score"])
     if form.counts:
@@ -397,6 +583,9 @@ def _read_rows(
         names = ", ".join(column.name for column in form.genes)
         table.mark_bad(f"no gene in {names}", form.genes[0].name, has_score & (n_genes == 0))
     dropped = {NO_SCORE: ~has_score}
+    if condition is not None:
+        of_row = present(table.frame[form.others[CONDITION]])
+        dropped = {OTHER_CONDITION: (of_row != condition).to_numpy(), **dropped}
     return WrittenScreen(table, genes, reader.name, study, columns, dropped=dropped)
 
 
@@ -631,7 +820,7 @@ def _signs(table: Table) -> pl.Series:
 
 
 _FIX = "Name the columns gene1, gene2 and score (or split): docs/how-to/screen.md."
-_WAYS = (_by_names, _by_words, _counted, _matrix)
+_WAYS = (_by_names, _by_words, _counted, _matrix, _pairs_by_condition)
 _FORMATS = {
     "kuzmin": with_header(
         *(_KUZMIN["query"], _KUZMIN["array"]),

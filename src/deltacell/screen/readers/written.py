@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -31,7 +31,8 @@ from deltacell.screen.hit_rule import HitRule
 from deltacell.screen.readers.joined import (
     IsKnown,
     Joins,
-    may_be_joined,
+    may_be_pair,
+    separator_of,
     several_genes,
     split_field,
 )
@@ -305,6 +306,7 @@ def deleted_genes(
     *,
     required: bool = False,
     is_known: IsKnown | None = None,
+    told: str = "genes=COLUMN",
 ) -> pl.DataFrame:
     """Return a row per deleted gene: its ``row``, ``name``, ``role``, ``perturbation``, ``allele``.
 
@@ -317,6 +319,7 @@ def deleted_genes(
         required: Whether empty fields are bad.
         is_known: Whether a name is a gene of the cell; without it, a field that may be several
             genes is bad unless they are known otherwise, see `split_field`.
+        told: The columns of the table as ``--columns`` takes them.
     """
     for column in columns:
         if required:
@@ -330,24 +333,39 @@ def deleted_genes(
         return gene.upper() in alone or bool(is_known and is_known(gene))
 
     fields = _gene_fields(table, columns)
+    separators = [_separator(table, column) for column in columns]
     keys = ["field", "alleles", "column"]
     described = []
     unclear = set()
     for field, alleles, i in fields.select(keys).unique(maintain_order=True).iter_rows():
         column = columns[i]
-        names = split_field(field, column.joins, lambda name: _is_gene(name, is_known_or_alone))
-        if column.joins is Joins.of_known_genes and names == [field] and may_be_joined(field):
+        names = split_field(
+            field,
+            column.joins,
+            partial(_is_gene, is_known=is_known_or_alone, is_strain=column.is_strain),
+            separators[i],
+        )
+        is_one_name = names == [field] and not is_systematic(field)
+        if column.joins is Joins.of_known_genes and is_one_name and may_be_pair(field):
             unclear.add(field)
         for gene in _describe(names, alleles, column):
             described.append((field, alleles, i, *gene))
     if unclear and is_known is None:
-        kind = "one name or several, which only --columns genes=COLUMN or a list of genes can tell"
+        kind = f'one name or several, which a list of genes can tell, or --columns "{told}"'
         for column in columns:
             table.mark_bad(kind, column.name, table.frame[column.name].is_in(list(unclear)))
     schema = fields.select(keys).schema | dict.fromkeys(_DeletedGene._fields, pl.String)
     by_field = pl.DataFrame(described, schema, orient="row")
     genes = fields.join(by_field, on=keys, maintain_order="left_right")
     return genes.select("row", *_DeletedGene._fields)
+
+
+def _separator(table: Table, column: GeneColumn) -> str | None:
+    """Return what joins two names in every field of a column that is split."""
+    if column.joins is not Joins.always:
+        return None
+    fields = present(table.frame[column.name])
+    return separator_of(field for field in fields.unique() if field)
 
 
 class _DeletedGene(NamedTuple):
@@ -365,7 +383,7 @@ def _names_alone(table: Table, columns: Sequence[GeneColumn]) -> set[str]:
     for column in columns:
         if column.joins is Joins.of_known_genes:
             for field in table.frame[column.name].unique():
-                if not may_be_joined(field):
+                if not may_be_pair(field):
                     genes.add(_strain_of(field, column.is_strain).gene.upper())
     return genes
 
@@ -405,9 +423,9 @@ def _perturbation_of(allele: str) -> str:
     return "allele"
 
 
-def _is_gene(written: str, is_known: IsKnown) -> bool:
+def _is_gene(written: str, is_known: IsKnown, *, is_strain: bool = True) -> bool:
     """Whether a name, which may have the mark of a deletion or strain, is that of a gene."""
-    gene = _strain_of(written, is_strain=True).gene
+    gene = _strain_of(written, is_strain).gene
     return is_known(gene) or is_known(written) or is_systematic(gene)
 
 

@@ -12,8 +12,10 @@ from deltacell.storage.tables.numbers import is_number
 from deltacell.storage.tables.sheet import Sheet, column_numbers
 
 _GENE_KEY = re.compile(r"(?:genes?|query|array)\d{0,2}")
-_KEY = re.compile(rf"{_GENE_KEY.pattern}|score|fitness|weight|p_value|sd|study|split")
-_NUMBER_KEYS = ("score", "fitness", "weight")
+_NUMBER_KEY = re.compile(r"score\d{0,2}|fitness|weight")
+_KEY = re.compile(
+    rf"{_GENE_KEY.pattern}|{_NUMBER_KEY.pattern}|p_value|sd|study|split|condition",
+)
 
 
 class ColumnPlaces(NamedTuple):
@@ -47,7 +49,8 @@ class ColumnNames:
             f"--columns {written!r} is not KEY=COLUMN,KEY=COLUMN with two columns of genes",
             code="bad-columns",
             fix="The keys are gene1, gene2, … or query, array or genes, score or fitness or "
-            "weight, p_value, sd, study, split; each once: gene1=ORF,gene2=Partner,score=S. "
+            "weight, p_value, sd, study, split, condition; each once: "
+            "gene1=ORF,gene2=Partner,score=S. Scores of several conditions are score1, score2, …. "
             "A column of genes, genes1, … is split into its names.",
         )
 
@@ -55,6 +58,11 @@ class ColumnNames:
     def genes(self) -> list[str]:
         """The keys of the columns of genes."""
         return [key for key in self.names if _GENE_KEY.fullmatch(key)]
+
+    @property
+    def scores(self) -> list[str]:
+        """The keys of the scores of several conditions."""
+        return [key for key in self.names if re.fullmatch(r"score\d+", key)]
 
     @property
     def names_several_genes(self) -> bool:
@@ -70,7 +78,7 @@ class ColumnNames:
         first_row = sheet.rows[0]
         position = self._positions(column_numbers(len(first_row)))
         if position is not None:
-            score = next(position[key] for key in _NUMBER_KEYS if key in position)
+            score = next(position[key] for key in position if _NUMBER_KEY.fullmatch(key))
             genes = [first_row[position[key]] for key in self.genes]
             if is_number(first_row[score]) and not any(map(is_number, genes)):
                 return ColumnPlaces(None, position)
