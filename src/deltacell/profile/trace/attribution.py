@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -27,7 +28,7 @@ from deltacell.profile.trace.read import missing_ranks
 from deltacell.profile.trace.repeats import spread_of_kernels, spread_of_operators
 from deltacell.profile.trace.self_time import Covered, Nesting, nest
 from deltacell.profile.trace.steps import Steps, find_steps
-from deltacell.profile.trace.trace import NOTHING, Kind, Trace
+from deltacell.profile.trace.trace import NOTHING, Kind, Thread, Trace
 from deltacell.profile.trace.typical import typical_step
 from deltacell.profile.trace.work import find_traits, find_work
 
@@ -50,8 +51,8 @@ class Attribution:
 
     def __init__(self, trace: Trace) -> None:
         if not (trace.duration > 0).any():
-            what = "no event of the trace has a duration above 0; check the profiler's schedule"
-            raise InputError(what, code="no-events", where=trace.path)
+            message = "no event of the trace has a duration above 0; check the profiler's schedule"
+            raise InputError(message, code="no-events", where=trace.path)
         self.trace = trace
         self.nesting = nesting = nest(trace)
         self.launch = devices.launches(trace)  # the host's call behind each event of the device
@@ -61,8 +62,15 @@ class Attribution:
         self.device = None
         if (trace.on_device & (trace.duration >= 0)).any():
             self.device = DeviceTime(trace, steps, host, self.launch)
-        columns = {name: getattr(steps, name) for name in ("number", "counted", "wall")}
-        self.per_step = pl.DataFrame({**columns, "loader": host.loader})  # all steps
+        # Of all steps.
+        self.per_step = pl.DataFrame(
+            {
+                "number": steps.number,
+                "counted": steps.counted,
+                "wall": steps.wall,
+                "loader": host.loader,
+            }
+        )
         self.loader = _loader(trace, nesting, steps, host)
         self.syncs = hosts.sync_points(trace, nesting, steps)  # the host waits for the device
         self.typical = typical = typical_step(steps, host, self.device)  # the index of a step
@@ -109,7 +117,8 @@ class Attribution:
     @property
     def behind(self) -> float:
         """Nanoseconds per step that the device still works after the host has finished."""
-        return float(self.step_times.mean() - self.steps.wall[self.steps.counted].mean())
+        of_host = self.steps.wall[self.steps.counted]
+        return float(self.step_times.mean() - of_host.mean())
 
     def seconds_per_step(self) -> dict[str, float]:
         """Return the mean seconds of a counted step by category, which add up to its wall time."""
@@ -144,18 +153,19 @@ class RanksAttribution:
     """
 
     def __init__(self, traces: Sequence[Trace]) -> None:
-        by_rank = {
-            i if attribution.rank is None else attribution.rank: attribution
-            for i, attribution in enumerate(traces)
-        }
-        ranks = {number: Attribution(by_rank[number]) for number in sorted(by_rank)}
+        trace_of_rank = {}
+        for place, trace in enumerate(traces):
+            rank = place if trace.rank is None else trace.rank
+            trace_of_rank[rank] = trace
+        ranks = {rank: Attribution(trace_of_rank[rank]) for rank in sorted(trace_of_rank)}
         self.by_rank = ranks
         self.ranks = tuple(ranks.values())
-        self.world_size = max([trace.world_size or 0 for trace in traces] + [max(ranks) + 1])
+        recorded_sizes = [trace.world_size or 0 for trace in traces]
+        self.world_size = max([*recorded_sizes, max(ranks) + 1])
         self.alignment = _align(ranks) if len(ranks) > 1 else None
         rows = [
-            {"rank": i, **attribution.device.kernels}
-            for i, attribution in ranks.items()
+            {"rank": rank, **attribution.device.kernels}
+            for rank, attribution in ranks.items()
             if attribution.device
         ]
         # By rank, from the first event of the device to the last.
@@ -177,29 +187,46 @@ class RanksAttribution:
 
 
 def _loader(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> LoaderTimes:
-    seen = np.unique(trace.name[trace.named(is_loader) & (trace.thread == steps.thread)])
+    """Return how long the counted steps waited for the loader, and how busy its threads were."""
+    is_wait = trace.named(is_loader) & (trace.thread == steps.thread)
+    names = np.unique(trace.name[is_wait]).tolist()
     wait = host.loader[steps.counted]
     wall = int(steps.wall[steps.counted].sum())
     begin = steps.begin[steps.counted]
     end = steps.end[steps.counted]
-    loads = trace.named(lambda name: "_MultiProcessing" in name or "fetch" in name)
     workers = []
-    for lane, thread in enumerate(trace.threads):
-        if thread.is_device or lane == steps.thread or lane in host.helpers:
-            continue
-        of_lane = np.flatnonzero((nesting.lane == lane) & (trace.kind != Kind.other))
-        named = re.search("pt_data|pin_memory|dataloader|data_worker", thread.name.lower())
-        if len(of_lane) and (named or loads[of_lane].any()):
-            union = Covered.union(trace.begin[of_lane], trace.ends(of_lane))
-            busy = int(union.within(begin, end).sum())
-            workers.append((thread.name or thread.tid, busy, busy / wall))
+    for thread, rows in _loader_threads(trace, nesting, steps, host):
+        union = Covered.union(trace.begin[rows], trace.ends(rows))
+        busy = int(union.within(begin, end).sum())
+        workers.append((thread.name or thread.tid, busy, busy / wall))
     schema = {"thread": pl.String, "busy": pl.Int64, "share": pl.Float64}
     return LoaderTimes(
         per_step=float(wait.mean()),
         share=int(wait.sum()) / wall,
-        names=tuple(trace.names[code] for code in seen.tolist()),
+        names=tuple(trace.names[code] for code in names),
         workers=pl.DataFrame(workers, schema=schema, orient="row"),
     )
+
+
+def _loader_threads(
+    trace: Trace,
+    nesting: Nesting,
+    steps: Steps,
+    host: HostTime,
+) -> Iterator[tuple[Thread, Ints]]:
+    """Yield the threads that load data, by their names or what they call, with their events."""
+    loads = trace.named(lambda name: "_MultiProcessing" in name or "fetch" in name)
+    for lane, thread in enumerate(trace.threads):
+        if thread.is_device or lane == steps.thread or lane in host.helpers:
+            continue
+        is_of_lane = (nesting.lane == lane) & (trace.kind != Kind.other)
+        rows = np.flatnonzero(is_of_lane)
+        is_named = _LOADER_THREAD.search(thread.name.lower())
+        if len(rows) and (is_named or loads[rows].any()):
+            yield thread, rows
+
+
+_LOADER_THREAD = re.compile("pt_data|pin_memory|dataloader|data_worker")
 
 
 def _notices(
@@ -255,87 +282,124 @@ def _align(by_rank: dict[int, Attribution]) -> Alignment | None:
     """
     on_device = all(len(collective_rows(attribution.trace)) for attribution in by_rank.values())
     origin = min(attribution.trace.origin for attribution in by_rank.values())
-    every = pl.concat(
+    tables = [
         _collectives(attribution, on_device, origin).with_columns(rank=pl.lit(rank))
         for rank, attribution in by_rank.items()
-    )
+    ]
+    every = pl.concat(tables)
     rows = every.filter(pl.len().over(_KEY) == len(by_rank))
     if not len(rows):
         return None
     shift = _shift(rows)
     moved = pl.col("came", "start") - pl.col("shift").fill_null(0)
     rows = rows.join(shift, on="rank", how="left").with_columns(moved)
-    came = pl.col("came")
-    start = pl.col("start")
-    rank = pl.col("rank")
-    first = came.arg_min()
-    last = came.arg_max()
-    late = came.max() - came.min()
-    rows = rows.with_columns(
-        pl.col("counted").all().over(_KEY),
-        waited=(came.max() - came).over(_KEY),
-    )
+    wait = pl.max("came") - pl.col("came")
+    rows = rows.with_columns(pl.col("counted").all().over(_KEY), waited=wait.over(_KEY))
     if not on_device:
-        rows = pl.concat(
-            _while_idle(attribution.host, rows.filter(rank=i)) for i, attribution in by_rank.items()
-        )
-    waited_for = pl.when(rank == rank.get(last)).then(pl.sum("waited"))
+        of_ranks = [
+            _while_idle(attribution.host, rows.filter(rank=rank))
+            for rank, attribution in by_rank.items()
+        ]
+        rows = pl.concat(of_ranks)
+    is_last = pl.col("rank") == pl.col("rank").get(_LAST)
+    waited_for = pl.when(is_last).then(pl.sum("waited"))
     rows = rows.with_columns(waited_for=waited_for.over(_KEY))
+    collectives = _arrivals(rows)
+    totals = (pl.count("waited_for").alias("last"), pl.sum("waited_for", "waited"))
+    ranks = rows.filter("counted").group_by("rank").agg(*totals).sort("rank")
+    n_unaligned = every.select(_KEY).n_unique() - len(collectives)
+    is_shifted = bool(shift["shift"].to_numpy().any())
+    return Alignment(collectives, ranks, n_unaligned, is_shifted)
+
+
+# The rows of the ranks that come first and last to a collective.
+_FIRST = pl.col("came").arg_min()
+_LAST = pl.col("came").arg_max()
+
+
+def _arrivals(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per collective, see `Alignment`."""
+    rank = pl.col("rank")
+    start = pl.col("start")
+    late = pl.max("came") - pl.min("came")
+    late_before = start.get(_LAST) - start.get(_FIRST)
     collectives = rows.group_by(_KEY, maintain_order=True).agg(
         pl.first("counted"),
         pl.min("came"),
-        first_rank=rank.get(first),
-        last_rank=rank.get(last),
+        first_rank=rank.get(_FIRST),
+        last_rank=rank.get(_LAST),
         late_by=late,
-        late_before=(start.get(last) - start.get(first)).clip(0, late),
+        late_before=late_before.clip(0, late),
         waited=pl.sum("waited"),
     )
-    totals = pl.count("waited_for").alias("last"), pl.sum("waited_for", "waited")
-    ranks = rows.filter("counted").group_by("rank").agg(*totals).sort("rank")
-    unaligned = every.select(_KEY).n_unique() - len(collectives)
-    is_shifted = bool(shift["shift"].to_numpy().any())
-    return Alignment(collectives.sort("came", maintain_order=True), ranks, unaligned, is_shifted)
+    return collectives.sort("came", maintain_order=True)
 
 
 def _while_idle(host: HostTime, rows: pl.DataFrame) -> pl.DataFrame:
     """Count the wait for a collective in another thread only while the host is idle."""
     waits = host.covered(host.category == Category.communication)
     begin = rows["begin"].to_numpy()
-    return rows.with_columns(waited=waits.within(begin, begin + rows["waited"].to_numpy()))
+    end = begin + rows["waited"].to_numpy()
+    return rows.with_columns(waited=waits.within(begin, end))
 
 
-def _collectives(one: Attribution, on_device: bool, origin: int) -> pl.DataFrame:
-    trace = one.trace
-    steps = one.steps
+class _Calls(NamedTuple):
+    """The collectives of a rank."""
+
+    rows: Ints  # events
+    issued: Ints  # when the host called them
+    ends: Ints  # NOTHING if unknown
+
+
+def _collectives(attribution: Attribution, on_device: bool, origin: int) -> pl.DataFrame:
+    """Return the collectives within steps, on a clock that begins at ``origin``."""
+    trace = attribution.trace
+    steps = attribution.steps
     if on_device:
-        rows = collective_rows(trace)
-        ends = trace.ends(rows)
-        call = one.launch[rows]
-        issued = np.where(call >= 0, trace.begin[call], trace.begin[rows])
+        calls = _collectives_of_device(attribution)
     else:
-        ranges = trace.named(is_collective) & (trace.kind == Kind.annotation)
-        calls = trace.named(lambda name: name.startswith("c10d::")) & (trace.kind == Kind.operator)
-        rows = np.flatnonzero(calls if calls.any() else ranges)
-        issued = trace.begin[rows]
-        ends = trace.ends(rows)
-        if calls.any() and (beside := ranges & (trace.thread != steps.thread)).any():
-            # A call returns at once; the collectives run on another thread in the same order.
-            started = np.flatnonzero(beside)
-            ends = trace.ends(started) if len(started) == len(rows) else np.full_like(ends, NOTHING)
-    place = steps.place(issued)
+        calls = _collectives_of_host(trace, steps)
+    place = steps.place(calls.issued)
     late = trace.origin - origin
+    begin = trace.begin[calls.rows]
+    end = pl.Series(calls.ends + late).set(pl.Series(calls.ends == NOTHING), None)
     columns = {
         "step": steps.number[place],
-        "name": _collective_names(trace, rows),
+        "name": _collective_names(trace, calls.rows),
         "counted": steps.counted[place],
         "start": steps.begin[place] + late,
-        "begin": trace.begin[rows],
-        "came": trace.begin[rows] + late,
-        "end": pl.Series(ends + late).set(pl.Series(ends == NOTHING), None),
-        "issued": issued,
+        "begin": begin,
+        "came": begin + late,
+        "end": end,
+        "issued": calls.issued,
     }
     frame = pl.DataFrame(columns).filter(place >= 0).sort("issued", maintain_order=True)
     return frame.with_columns(index=pl.int_range(pl.len()).over("step", "name"))
+
+
+def _collectives_of_device(attribution: Attribution) -> _Calls:
+    trace = attribution.trace
+    rows = collective_rows(trace)
+    call = attribution.launch[rows]
+    issued = np.where(call >= 0, trace.begin[call], trace.begin[rows])
+    return _Calls(rows, issued, trace.ends(rows))
+
+
+def _collectives_of_host(trace: Trace, steps: Steps) -> _Calls:
+    """Return the calls of collectives; of traces without calls, the ranges that are named so."""
+    is_range = trace.named(is_collective) & (trace.kind == Kind.annotation)
+    is_call = trace.named(lambda name: name.startswith("c10d::"))
+    is_call &= trace.kind == Kind.operator
+    has_calls = is_call.any()
+    rows = np.flatnonzero(is_call if has_calls else is_range)
+    ends = trace.ends(rows)
+    is_beside = is_range & (trace.thread != steps.thread)
+    if has_calls and is_beside.any():
+        # A call returns at once; the collectives run on another thread in the same order.
+        started = np.flatnonzero(is_beside)
+        are_matched = len(started) == len(rows)
+        ends = trace.ends(started) if are_matched else np.full_like(ends, NOTHING)
+    return _Calls(rows, trace.begin[rows], ends)
 
 
 def _collective_names(trace: Trace, rows: Ints) -> pl.Series:
@@ -353,7 +417,8 @@ def _shift(rows: pl.DataFrame) -> pl.DataFrame:
     known = rows.filter(pl.col("end").is_not_null().all().over(_KEY))
     too_early = pl.min("end") < pl.max("came") - CLOCKS_DIFFER
     early = known.group_by(_KEY).agg(early=too_early)["early"]
-    differ = 2 * int(early.sum()) > len(early)
-    offset = (pl.col("end") - pl.col("end").median().over(_KEY)) * int(differ)
+    clocks_differ = 2 * int(early.sum()) > len(early)
+    from_median = pl.col("end") - pl.col("end").median().over(_KEY)
+    offset = from_median * int(clocks_differ)
     shifts = known.select("rank", shift=offset).group_by("rank").agg(pl.median("shift"))
     return shifts.cast({"shift": pl.Int64})

@@ -12,15 +12,16 @@ import re
 import struct
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from deltacell.base.arrays import AnyArray, Indices, Ints
 from deltacell.base.errors import InputError
@@ -29,6 +30,7 @@ from deltacell.profile.trace.trace import NAMES, NOTHING, ON_DEVICE, Kind, Threa
 
 _NO_TEXT = msgspec.Raw(b"")
 Scalar = str | int | float | bool | None  # what programs write in place of a number or a name
+_Key = tuple[Scalar, Scalar, Scalar, Scalar]  # name, category, process and thread
 
 
 class Arguments(
@@ -101,7 +103,8 @@ class Decoder:
             wanted = max(PIECE, 2 * len(text))
             while len(text) < wanted and (more := next(chunks, b"")):
                 text += more
-            if comma := _last_comma(text):
+            comma = _last_comma(text)
+            if comma:
                 view = memoryview(text)[:comma]
                 text = text[comma + 1 :]
                 piece = self._decode(view)
@@ -123,9 +126,11 @@ class Decoder:
             text += more
         if not self.closed:
             elements, rest = _elements(text)
-            if rest is None and (repaired := _elements(_repair(text)))[1] is not None:
-                elements, rest = repaired
-                self.repaired = True
+            if rest is None:
+                repaired, rest = _elements(_repair(text))
+                if rest is not None:
+                    elements = repaired
+                    self.repaired = True
             self.closed = rest is not None
             lost = self.lost
             yield self._one_by_one(elements)
@@ -257,10 +262,11 @@ def _last_comma(text: bytes) -> int:
 def _repair(text: bytes) -> bytes:
     """Correct invalid JSON that traces contain."""
 
-    def escaped(found: re.Match[bytes]) -> bytes:
-        if found[1] is not None:
+    def escaped(escape: re.Match[bytes]) -> bytes:
+        whole, half, lone = escape[0], escape[1], escape[2]
+        if half is not None:
             return rb"\ufffd"
-        return found[0] if found[2] is None else rb"\\" + found[2]
+        return whole if lone is None else rb"\\" + lone
 
     plain = text.translate(_WITHOUT_CONTROL).decode("utf-8", "replace").encode()
     return _ESCAPE.sub(escaped, _NO_NUMBER.sub(rb"\1null", plain))
@@ -306,18 +312,22 @@ class EventTable:
     def add(self, events: Sequence[Event], text: bytes) -> None:
         """Append the events of a piece of the file, whose text has their exact times."""
         complete = [e for e in events if e.ph == "X"]
-        self._keep(complete, *(_times(events, complete, text, name) for name in ("ts", "dur")))
+        begin = _times(events, complete, text, "ts")
+        duration = _times(events, complete, text, "dur")
+        self._keep(complete, begin, duration)
         for e in events:
             if e.ph == "M" and e.name == "thread_name" and isinstance(e.args, Arguments):
                 self._thread_names[_text(e.pid), _text(e.tid)] = _text(e.args.name)
         halves = [e for e in events if e.ph == "B" or e.ph == "E"]
-        timed = zip(_times(events, halves, text, "ts").tolist(), halves, strict=True)
-        known = [(time, half) for time, half in timed if time != _UNKNOWN]
-        self.left_out[_NO_TIME] += len(halves) - len(known)
-        self._halves += known
+        times = _times(events, halves, text, "ts").tolist()
+        timed = [pair for pair in zip(times, halves, strict=True) if pair[0] != _UNKNOWN]
+        self.left_out[_NO_TIME] += len(halves) - len(timed)
+        self._halves += timed
 
     def _keep(self, events: Sequence[Event], begin: Ints, duration: Ints) -> None:
-        keys, stacks, shapes = self._codes.values()
+        keys = self._codes["key"]
+        stacks = self._codes["stack"]
+        shapes = self._codes["shape"]
         args = [e.args if e.args.__class__ is Arguments else _NO_ARGUMENTS for e in events]
         stack = [NOTHING if a.stack is None else stacks[str(a.stack)] for a in args]
         shape = [
@@ -326,7 +336,7 @@ class EventTable:
             else shapes[_joined((a.old_dims if a.dims is _NO_TEXT else a.dims, a.types))]
             for a in args
         ]
-        part: dict[str, Any] = {
+        part: dict[str, AnyArray] = {
             "key": _packed([keys[e.name, e.cat, e.pid, e.tid] for e in events], "i"),
             "stack": _packed(stack, "i"),
             "shape": _packed(shape, "i"),
@@ -336,62 +346,64 @@ class EventTable:
             "sequence": _ints([a.sequence for a in args]),
             "external": _ints([a.external for a in args]),
         }
-        good = (begin >= -_FAR) & (begin < 2 * _FAR) & (duration >= 0) & (duration < _FAR)
-        if not good.all():
-            self.left_out[_NO_TIME] += int((~good).sum())
-            part = {name: column[good] for name, column in part.items()}
+        has_begin = (begin >= -_FAR) & (begin < 2 * _FAR)
+        is_valid = has_begin & (duration >= 0) & (duration < _FAR)
+        if not is_valid.all():
+            self.left_out[_NO_TIME] += int((~is_valid).sum())
+            part = {name: column[is_valid] for name, column in part.items()}
         for name, column in part.items():
             self._columns[name] += column.data
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> TraceFields:
         """Return the fields of a `Trace`, with sorted events; nothing can be added afterwards."""
         if self._halves:
-            begun, *times = self._paired()
-            self._keep(begun, *map(_ints, times))
-        columns = {n: np.frombuffer(self._columns.pop(n), dtype=_TYPES[n]) for n in _TYPES}
-        names = _Codes()
-        threads = _Codes()
-        strange = Counter[str]()
-        keys, stacks, shapes = self._codes.values()
-        counts = np.bincount(columns["key"], minlength=len(keys)).tolist()
-        rows = []
-        for key, count in zip(keys, counts, strict=True):
-            name, category, pid, tid = map(_text, key)
-            word = "operator" if key[1] is None else category.strip().lower()
-            rows.append((names[name], threads[pid, tid], _kind(name, word, pid)))
-            if word not in _KINDS:
-                strange[category[:80]] += count
-        by_key = np.array(rows, dtype=np.int32).reshape(-1, 3)
+            begun, begins, durations = self._paired()
+            self._keep(begun, _ints(begins), _ints(durations))
+        columns = {
+            name: np.frombuffer(self._columns.pop(name), dtype=dtype)
+            for name, dtype in _TYPES.items()
+        }
+        keys = _DecodedKeys.of(self._codes["key"], columns["key"])
         origin = int(columns["begin"].min()) if len(columns["begin"]) else 0
         columns["begin"] = columns["begin"] - origin
-        order = _order(columns, by_key[columns["key"], 2])
-        name, thread, kind = by_key[columns["key"][order]].T.copy()
-        tables = {"stack": stacks, "shape": shapes}
-        ordered = {
-            name: columns[name][order if tables.get(name, True) else order[:0]]
-            for name in ("begin", "duration", "correlation", "sequence", *tables)
-        }
-        ordered["correlation"][ordered["correlation"] == 0] = NOTHING
-        sizes = (text.decode("utf-8", "replace").split("\0") for text in shapes)
-        on_device = (*ON_DEVICE, Kind.device_annotation)
-        devices = {thread for _, thread, kind in rows if kind in on_device}
-        described = []
-        for code, (pid, tid) in enumerate(threads):
-            # Events of a device have its number as their process.
-            device = int(pid) if code in devices and pid.isdecimal() else None
-            called = self._thread_names.get((pid, tid), "").strip()
-            described.append(Thread(pid, tid, called, code in devices, device))
-        return ordered | {
+        order = _order(columns, keys.rows[columns["key"], 2])
+        name, thread, kind = keys.rows[columns["key"][order]].T.copy()
+        correlation = columns["correlation"][order]
+        correlation[correlation == 0] = NOTHING
+        return {
+            "begin": columns["begin"][order],
+            "duration": columns["duration"][order],
+            "correlation": correlation,
+            "sequence": columns["sequence"][order],
+            "stack": self._ordered_if_any("stack", columns, order),
+            "shape": self._ordered_if_any("shape", columns, order),
             "origin": origin,
             "kind": kind.astype(np.int8),
             "name": name,
             "thread": thread,
-            "names": tuple(names),
-            "threads": tuple(described),
-            "stacks": tuple(stacks),
-            "shapes": tuple(map(tuple, sizes)),
-            "strange": dict(strange.most_common(20)),
+            "names": tuple(keys.names),
+            "threads": self._threads(keys),
+            "stacks": tuple(self._codes["stack"]),
+            "shapes": tuple(_sizes_and_types(shape) for shape in self._codes["shape"]),
+            "strange": dict(keys.strange.most_common(20)),
         }
+
+    def _ordered_if_any(self, name: str, columns: Mapping[str, AnyArray], order: Ints) -> Indices:
+        """Return a column in order, or an empty one if no event has a value in it."""
+        return columns[name][order if self._codes[name] else order[:0]]
+
+    def _threads(self, keys: _DecodedKeys) -> tuple[Thread, ...]:
+        """Return the threads; events of a device have its number as their process."""
+        on_device = (*ON_DEVICE, Kind.device_annotation)
+        of_device = np.isin(keys.rows[:, 2], on_device)
+        codes_of_devices = set(keys.rows[of_device, 1].tolist())
+        threads = []
+        for code, (pid, tid) in enumerate(keys.threads):
+            is_device = code in codes_of_devices
+            device = int(pid) if is_device and pid.isdecimal() else None
+            name = self._thread_names.get((pid, tid), "").strip()
+            threads.append(Thread(pid, tid, name, is_device, device))
+        return tuple(threads)
 
     def join(self, later: EventTable) -> None:
         """Append the events of a later part of the file."""
@@ -425,7 +437,60 @@ class EventTable:
         return events, begins, durations
 
 
-_TYPES: dict[str, Any] = {
+class TraceFields(TypedDict):
+    """The fields of a `Trace` that its events give."""
+
+    begin: Ints
+    duration: Ints
+    correlation: Ints
+    sequence: Ints
+    stack: Indices
+    shape: Indices
+    origin: int
+    kind: npt.NDArray[np.int8]
+    name: Indices
+    thread: Indices
+    names: tuple[str, ...]
+    threads: tuple[Thread, ...]
+    stacks: tuple[str, ...]
+    shapes: tuple[tuple[str, str], ...]
+    strange: dict[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class _DecodedKeys:
+    """What the keys of events say, each of which is a name, category, process and thread."""
+
+    names: Sequence[str]
+    threads: Sequence[tuple[str, str]]  # process and thread
+    rows: npt.NDArray[np.int32]  # for each key the number of its name, of its thread, and its kind
+    strange: Counter[str]  # the number of events of unknown categories
+
+    @classmethod
+    def of(cls, keys: Iterable[_Key], key_of_event: Indices) -> _DecodedKeys:
+        names = _Codes()
+        threads = _Codes()
+        strange = Counter[str]()
+        rows = []
+        key_list = list(keys)
+        counts = np.bincount(key_of_event, minlength=len(key_list)).tolist()
+        for key, count in zip(key_list, counts, strict=True):
+            name, category, pid, tid = map(_text, key)
+            word = "operator" if key[1] is None else category.strip().lower()
+            kind = _kind(name, word, pid)
+            rows.append((names[name], threads[pid, tid], kind))
+            if word not in _KINDS:
+                strange[category[:80]] += count
+        by_key = np.array(rows, dtype=np.int32).reshape(-1, 3)
+        return cls(list(names), list(threads), by_key, strange)
+
+
+def _sizes_and_types(shape: bytes) -> tuple[str, str]:
+    sizes, types = shape.decode("utf-8", "replace").split("\0")
+    return sizes, types
+
+
+_TYPES: dict[str, type[np.signedinteger[Any]]] = {
     **dict.fromkeys(("key", "stack", "shape"), np.int32),
     **dict.fromkeys(("begin", "duration", "correlation", "sequence", "external"), np.int64),
 }
@@ -441,19 +506,21 @@ def _text(value: Scalar) -> str:
     return "" if value is None else str(value)
 
 
-def _packed(values: list[Any], kind: str) -> AnyArray:
+def _packed(values: Sequence[Scalar], kind: str) -> AnyArray:
     """Return numbers as an array, several times faster than NumPy converts a list."""
     return np.frombuffer(struct.pack(f"{len(values)}{kind}", *values), dtype=kind)
 
 
-def _ints(values: list[Any]) -> Ints:
+def _ints(values: Sequence[Scalar]) -> Ints:
     try:
         return _packed(values, "q")
     except struct.error:
         return np.array([_int(value) for value in values], dtype=np.int64)
 
 
-def _int(value: Any) -> int:
+def _int(value: Scalar) -> int:
+    if value is None:
+        return NOTHING
     try:
         number = value if isinstance(value, int) else int(float(value))
     except (TypeError, ValueError, OverflowError):
@@ -494,7 +561,8 @@ def _order(columns: Mapping[str, AnyArray], kind: Indices) -> Ints:
     outer = np.full(len(Kind), 3)
     outer[[Kind.annotation, Kind.python, Kind.operator]] = 0, 1, 2
     # Of operators that take the same time, the outer one began, and was numbered, first.
-    keys = (columns["external"][rows], outer[kind[rows]], -columns["duration"][rows], begin[rows])
+    longest_first = -columns["duration"][rows]
+    keys = (columns["external"][rows], outer[kind[rows]], longest_first, begin[rows])
     order[tied] = rows[np.lexsort(keys)]
     return order
 
@@ -511,7 +579,7 @@ def _times(events: Sequence[Event], chosen: Sequence[Event], text: bytes, field:
     """
     if not chosen:
         return np.empty(0, dtype=np.int64)
-    values: list[Any] = [e.ts for e in chosen] if field == "ts" else [e.dur for e in chosen]
+    values = [e.ts for e in chosen] if field == "ts" else [e.dur for e in chosen]
     with suppress(struct.error):
         whole = _packed(values, "q")
         if whole.min() >= -_LAST and whole.max() <= _LAST:
@@ -523,18 +591,22 @@ def _times(events: Sequence[Event], chosen: Sequence[Event], text: bytes, field:
             rest = np.rint((packed - below) * 1000)
             return np.asarray(below.astype(np.int64) * 1000 + rest.astype(np.int64))
     wanted = {id(event) for event in chosen}
-    pairs = zip(events, _written_times(text), strict=True)
-    written = (bytes(getattr(raw, field)) for event, raw in pairs if id(event) in wanted)
-    return np.array([_exact(number) for number in written], dtype=np.int64)
+    times = []
+    for event, written in zip(events, _written_times(text), strict=True):
+        if id(event) in wanted:
+            times.append(_exact(bytes(getattr(written, field))))
+    return np.array(times, dtype=np.int64)
 
 
 def _exact(number: bytes) -> int:
     whole, _, places = number.partition(b".")
+    are_digits = whole.isdigit() and places.isdigit()
     # The form in which PyTorch writes times.
-    if len(whole) <= 16 and len(places) == 3 and whole.isdigit() and places.isdigit():
+    if len(whole) <= 16 and len(places) == 3 and are_digits:
         return min(int(whole + places), _LAST * 1000)
     try:
-        within = max(min(Decimal(number.strip(b'"').decode()), Decimal(_LAST)), Decimal(-_LAST))
+        exact = Decimal(number.strip(b'"').decode())
+        within = max(min(exact, Decimal(_LAST)), Decimal(-_LAST))
     except InvalidOperation:
         return _UNKNOWN
     return int((within * 1000).to_integral_value())

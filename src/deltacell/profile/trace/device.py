@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -37,7 +38,8 @@ LATENCY = 20_000  # nanoseconds from a launch to its beginning that belong to la
 
 def device_part(trace: Trace) -> Ints:
     """Return the index in `PARTS` of each event; only those of the device have a meaning."""
-    return np.where(trace.kind == Kind.kernel, trace.named(is_collective), 2)
+    of_kernel = trace.named(is_collective)
+    return np.where(trace.kind == Kind.kernel, of_kernel, PARTS.index("copies"))
 
 
 class DeviceTime:
@@ -49,44 +51,72 @@ class DeviceTime:
 
     def __init__(self, trace: Trace, steps: Steps, host: HostTime, launch: Indices) -> None:
         rows = np.flatnonzero(trace.on_device & (trace.duration >= 0))
-        devices = np.array([NOTHING if t.device is None else t.device for t in trace.threads])
-        numbers, place = np.unique(devices[trace.thread[rows]], return_inverse=True)
-        self.others = len(numbers) - 1  # how many other devices the trace has
-        rows = rows[place == np.bincount(place, weights=trace.duration[rows]).argmax()]
+        place = _device_of(trace, rows)
+        self.others = int(place.max())  # how many other devices the trace has
+        busiest = np.bincount(place, weights=trace.duration[rows]).argmax()
+        rows = rows[place == busiest]
         part = device_part(trace)[rows]
-        start = trace.begin[rows]
-        stop = trace.ends(rows)
-        # Computing; computing or communicating; busy with anything.
-        busy = [Covered.union(start[part <= last], stop[part <= last]) for last in range(3)]
-        self.windows = windows = _windows(trace, steps, rows, launch)
+        busy = _busy(trace, rows, part)
+        windows = _windows(trace, steps, rows, launch)
+        self.windows = windows
         parts = _parts(busy, windows.begin, windows.end)
-        kernels = _kernel_times(trace, steps, rows[part == 0], launch)
-        facts = {"number": steps.number, "counted": steps.counted, "wall": windows.wall}
         # By step, with the time of the kernels launched in it.
-        self.steps = pl.DataFrame({**facts, **parts, "kernels": kernels})
-        span = np.array([start.min(), stop.max()])
-        whole = {"wall": np.diff(span), **_parts(busy, span[:1], span[1:])}
+        self.steps = pl.DataFrame(
+            {
+                "number": steps.number,
+                "counted": steps.counted,
+                "wall": windows.wall,
+                **parts,
+                "kernels": _kernel_times(trace, steps, rows[part == 0], launch),
+            }
+        )
         # From the first event of the device to its last.
-        self.kernels = {part: int(time[0]) for part, time in whole.items()}
-        has_others = self.others > 0 or len(np.unique(trace.thread[rows])) > 1
-        in_time = "device" if has_others else "queued"
-        gaps = _gaps(trace, windows, host, rows, busy[2], launch, in_time)
+        self.kernels = _parts_of_span(trace, rows, busy)
+        has_other_streams = len(np.unique(trace.thread[rows])) > 1
+        in_time = "device" if self.others > 0 or has_other_streams else "queued"
+        gaps = _gaps(trace, windows, host, rows, busy[-1], launch, in_time)
         idle = by_time(gaps.with_columns(time=pl.col("end") - pl.col("begin")), "reason")
         if int(idle["time"].sum()) != int(parts["idle"][windows.counted].sum()):
             raise AssertionError("the gaps do not add up to the device's idle time")
-        meanings = pl.Series("meaning", [MEANINGS[reason] for reason in idle["reason"]], pl.String)
-        self.idle = idle.select("reason", meanings, "time", "count")  # of counted steps
+        meanings = [MEANINGS[reason] for reason in idle["reason"]]
+        meaning = pl.Series("meaning", meanings, pl.String)
+        self.idle = idle.select("reason", meaning, "time", "count")  # of counted steps
         self.idle_by_name = _by_name(gaps, host)
+
+
+def _device_of(trace: Trace, rows: Ints) -> Ints:
+    """Return the number of the device of each event, counted from 0."""
+    devices = [NOTHING if thread.device is None else thread.device for thread in trace.threads]
+    of_rows = np.array(devices)[trace.thread[rows]]
+    _, place = np.unique(of_rows, return_inverse=True)
+    return place
+
+
+def _busy(trace: Trace, rows: Ints, part: Ints) -> list[Covered]:
+    """Return when a device computes, computes or communicates, and is busy with anything."""
+    begin = trace.begin[rows]
+    end = trace.ends(rows)
+    return [Covered.union(begin[part <= last], end[part <= last]) for last in range(3)]
+
+
+def _parts_of_span(trace: Trace, rows: Ints, busy: list[Covered]) -> dict[str, int]:
+    """Return the parts of the time from the first event of a device to its last."""
+    begin = np.array([trace.begin[rows].min()])
+    end = np.array([trace.ends(rows).max()])
+    parts = {"wall": end - begin, **_parts(busy, begin, end)}
+    return {part: int(time[0]) for part, time in parts.items()}
 
 
 def launches(trace: Trace) -> Indices:
     """Return the row of the host's call that launched each event of the device, or `NOTHING`."""
     callers = np.full(len(trace), NOTHING, dtype=np.int32)
     # In reverse, so that the first of several calls with one number is kept.
-    calls = np.flatnonzero((trace.kind == Kind.runtime) & (trace.correlation >= 0))[::-1]
-    known = dict(zip(trace.correlation[calls].tolist(), calls.tolist(), strict=True))
+    is_call = (trace.kind == Kind.runtime) & (trace.correlation >= 0)
+    calls = np.flatnonzero(is_call)[::-1]
+    call_of = dict(zip(trace.correlation[calls].tolist(), calls.tolist(), strict=True))
     work = np.flatnonzero(trace.on_device)
-    callers[work] = [known.get(number, NOTHING) for number in trace.correlation[work].tolist()]
+    numbers = trace.correlation[work].tolist()
+    callers[work] = [call_of.get(number, NOTHING) for number in numbers]
     return callers
 
 
@@ -96,9 +126,12 @@ def collective_rows(trace: Trace) -> Ints:
 
 
 def _parts(busy: list[Covered], begin: Ints, end: Ints) -> dict[str, Ints]:
-    computing, working, any_work = (x.within(begin, end) for x in busy)
-    parts = (computing, working - computing, any_work - working, end - begin - any_work)
-    if (np.sum(parts, axis=0) != end - begin).any() or np.min(parts) < 0:
+    """Return the time of each part within windows."""
+    computing, working, any_work = [covered.within(begin, end) for covered in busy]
+    wall = end - begin
+    parts = (computing, working - computing, any_work - working, wall - any_work)
+    adds_up = (np.sum(parts, axis=0) == wall).all()
+    if not adds_up or np.min(parts) < 0:
         raise AssertionError("the parts of the device's time do not add up to the wall time")
     return dict(zip(PARTS, parts, strict=True))
 
@@ -116,7 +149,8 @@ def _windows(trace: Trace, steps: Steps, rows: Ints, launch: Indices) -> Steps:
     np.minimum.at(begin, step, trace.begin[known])
     np.maximum.at(done, step, trace.ends(known))
     late = done - steps.end
-    if late[-1] - late[0] <= BEHIND * int(steps.wall[1:].sum()) or late[-1] < steps.wall[-1] / 5:
+    falls_behind = late[-1] - late[0] > BEHIND * int(steps.wall[1:].sum())
+    if not falls_behind or late[-1] < steps.wall[-1] / 5:
         return steps
     end = np.append(begin[1:], done[-1])
     return replace(steps, begin=begin, end=end) if (end > begin).all() else steps
@@ -127,7 +161,8 @@ def _kernel_times(trace: Trace, steps: Steps, kernels: Ints, launch: Indices) ->
     kernels = kernels[launch[kernels] >= 0]
     step = steps.place(trace.begin[launch[kernels]])
     order = np.argsort(step, kind="stable")
-    bounds = np.searchsorted(step[order], np.arange(len(steps) + 1)).tolist()
+    numbers = np.arange(len(steps) + 1)
+    bounds = np.searchsorted(step[order], numbers).tolist()
     by_step = [kernels[order[first:last]] for first, last in pairwise(bounds)]
     return [Covered.union(trace.begin[rows], trace.ends(rows)).total for rows in by_step]
 
@@ -145,45 +180,86 @@ def _gaps(
 
     ``in_time`` is the reason where the next event had been launched before.
     """
-    bounds = (busy.begin, busy.end, steps.begin, steps.end)
-    times, _ = distinct(np.concatenate(bounds))
+    gaps = _idle_stretches(trace, steps, rows, busy, launch).split_at_launch()
+    reason = _reasons(trace, host, gaps, in_time)
+    return pl.DataFrame({"begin": gaps.begin, "end": gaps.end, "late": gaps.late, "reason": reason})
+
+
+class _Stretches(NamedTuple):
+    """Idle stretches of a device."""
+
+    begin: Ints
+    end: Ints
+    late: Ints  # when the host had launched the next event, within the stretch
+    following: Ints  # the row of the next event, or NOTHING
+    call: Ints  # the row of the call that launched it, or NOTHING
+
+    def split_at_launch(self) -> _Stretches:
+        """Return stretches that end with a launch, and those after it if they are not short.
+
+        The time after the launch is not the host's.
+        """
+        is_long = self.end - self.late > LATENCY
+        after = np.flatnonzero((self.late > self.begin) & is_long & (self.call >= 0))
+        end = self.end.copy()
+        end[after] = self.late[after]
+        return _Stretches(
+            begin=np.concatenate([self.begin, self.late[after]]),
+            end=np.concatenate([end, self.end[after]]),
+            late=np.append(self.late, self.late[after]),
+            following=np.append(self.following, self.following[after]),
+            call=np.append(self.call, self.call[after]),
+        )
+
+
+def _idle_stretches(
+    trace: Trace,
+    steps: Steps,
+    rows: Ints,
+    busy: Covered,
+    launch: Indices,
+) -> _Stretches:
+    """Return the stretches of counted steps in which a device has nothing to do."""
+    times, _ = distinct(np.concatenate([busy.begin, busy.end, steps.begin, steps.end]))
     begin = times[:-1]
     end = times[1:]
-    idle = steps.in_counted(begin) & (busy.within(begin, end) == 0)
-    begin = begin[idle]
-    end = end[idle]
+    is_idle = steps.in_counted(begin) & (busy.within(begin, end) == 0)
+    begin = begin[is_idle]
+    end = end[is_idle]
     # The next event begins where an interval of the union does.
     place = np.searchsorted(busy.begin, end - 1, side="right")
-    follows = place < len(busy.begin)
+    is_followed = place < len(busy.begin)
+    begin_of_next = busy.begin[place[is_followed]]
     following = np.full(len(begin), NOTHING, dtype=np.int64)
-    following[follows] = rows[np.searchsorted(trace.begin[rows], busy.begin[place[follows]])]
+    following[is_followed] = rows[np.searchsorted(trace.begin[rows], begin_of_next)]
     call = np.where(following >= 0, launch[following], NOTHING)
     called = np.where(call >= 0, trace.ends(call), end)
-    late = np.clip(called, begin, end)
-    # The time after the launch is not the host's.
-    own = np.flatnonzero((late > begin) & (end - late > LATENCY) & (call >= 0))
-    begin = np.concatenate([begin, late[own]])
-    end = np.concatenate([end, end[own]])
-    end[own] = late[own]
-    following, call, late = (np.append(x, x[own]) for x in (following, call, late))
+    return _Stretches(begin, end, np.clip(called, begin, end), following, call)
+
+
+def _reasons(trace: Trace, host: HostTime, gaps: _Stretches, in_time: str) -> pl.Series:
+    """Return why the device was idle in each stretch; a later reason overrides an earlier one."""
+    begin = gaps.begin
+    late = gaps.late
 
     def spent(which: Bools, since: Ints, until: Ints) -> Ints:
         return host.covered(which).within(since, np.maximum(since, until))
 
     kind = trace.kind[host.row]
-    at_work = (host.row >= 0) & ((kind == Kind.operator) | (kind == Kind.runtime))
-    syncing = (host.row >= 0) & waiting_calls(trace)[host.row]
+    has_event = host.row >= 0
+    at_work = has_event & ((kind == Kind.operator) | (kind == Kind.runtime))
+    syncing = has_event & waiting_calls(trace)[host.row]
     loading = spent(host.category == Category.data_loading, begin, late)
     reason = np.full(len(begin), "host", dtype=object)
     reason[2 * spent(at_work, begin, late) >= late - begin] = "launch"
     # A call that waits returns a moment after the device has finished.
-    reason[spent(syncing, begin - 1, np.minimum(begin + 1, late)) > 0] = "sync"
+    just_after = np.minimum(begin + 1, late)
+    reason[spent(syncing, begin - 1, just_after) > 0] = "sync"
     reason[2 * loading > late - begin] = "data"
     reason[late == begin] = in_time
-    reason[call < 0] = "unlaunched"
-    reason[following < 0] = "end"
-    reasons = pl.Series(reason.tolist(), dtype=pl.String)
-    return pl.DataFrame({"begin": begin, "end": end, "late": late, "reason": reasons})
+    reason[gaps.call < 0] = "unlaunched"
+    reason[gaps.following < 0] = "end"
+    return pl.Series(reason.tolist(), dtype=pl.String)
 
 
 def _by_name(gaps: pl.DataFrame, host: HostTime) -> pl.DataFrame:
@@ -194,14 +270,15 @@ def _by_name(gaps: pl.DataFrame, host: HostTime) -> pl.DataFrame:
         begin = of_reason["begin"].to_numpy()
         late = of_reason["late"].to_numpy()
         if reason == "sync":
-            place = np.clip(np.searchsorted(host.begin, begin, side="right") - 1, 0, None)
+            place = np.searchsorted(host.begin, begin, side="right") - 1
             time = late - begin
-            codes = host.name[place]
+            codes = host.name[np.clip(place, 0, None)]
         else:
             time = Covered.union(begin, late).within(host.begin, host.end)
             codes = host.name
         spent = np.bincount(codes, weights=time, minlength=len(host.names))
-        rows += [(reason, host.names[i], int(spent[i])) for i in np.flatnonzero(spent).tolist()]
+        for code in np.flatnonzero(spent).tolist():
+            rows.append((reason, host.names[code], int(spent[code])))
     schema = {"reason": pl.String, "name": pl.String, "time": pl.Int64}
     table = pl.DataFrame(rows, schema=schema, orient="row")
     return table.sort("time", "name", descending=[True, False])
@@ -226,8 +303,8 @@ def critical_path(
     for where, start, stop, row in critical_stretches(trace, host, launch, begin, end):
         if where == "host":
             places, inside = host.between(start, stop)
-            titles = [Category(category).title for category in host.category[places]]
-            rows += [(where, *row) for row in zip(titles, inside.tolist(), strict=True)]
+            for category, time in zip(host.category[places], inside.tolist(), strict=True):
+                rows.append((where, Category(category).title, time))
         else:
             name = PARTS[part[row]] if where == "device" else "waiting"
             rows.append((where, name, stop - start))
@@ -247,8 +324,8 @@ def critical_stretches(
 ) -> Iterator[tuple[str, int, int, int]]:
     """Yield where, begin, end, and the row of a device event or nothing, from the end backwards."""
     ends = trace.begin + trace.duration
-    inside = trace.on_device & (trace.duration > 0) & (ends > begin) & (ends <= end)
-    work = np.flatnonzero(inside)
+    ends_within = (ends > begin) & (ends <= end)
+    work = np.flatnonzero(trace.on_device & (trace.duration > 0) & ends_within)
     work = work[np.argsort(ends[work], kind="stable")]
     ends = ends[work]
 
@@ -256,12 +333,16 @@ def critical_stretches(
         place = int(np.searchsorted(ends, time, side="right")) - 1
         return int(work[place]) if place >= 0 else NOTHING
 
-    rows = host.row[host.between(begin, end)[0]]
-    waits = np.unique(rows[(rows >= 0) & waiting_calls(trace)[rows]]).tolist()
+    places, _ = host.between(begin, end)
+    rows = host.row[places]
+    is_wait = (rows >= 0) & waiting_calls(trace)[rows]
+    waits = np.unique(rows[is_wait]).tolist()
     until = end
     for wait in reversed(waits):
         row = last_until(trace.end(wait))
-        if trace.end(wait) > until or row == NOTHING or trace.end(row) <= trace.begin[wait]:
+        if trace.end(wait) > until or row == NOTHING:
+            continue
+        if trace.end(row) <= trace.begin[wait]:
             continue
         yield "host", trace.end(row), until, NOTHING
         until = trace.end(row)
@@ -273,7 +354,8 @@ def critical_stretches(
             before = last_until(start)
             if before != NOTHING and trace.end(before) < ready:
                 before = NOTHING
-            until = min(max(ready if before == NOTHING else trace.end(before), begin), start)
+            since = ready if before == NOTHING else trace.end(before)
+            until = min(max(since, begin), start)
             yield "launch", until, start, row
             row = before
     yield "host", begin, until, NOTHING

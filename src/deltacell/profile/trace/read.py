@@ -9,17 +9,18 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from itertools import chain, groupby, zip_longest
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise, zip_longest
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from deltacell.base.errors import InputError
 from deltacell.base.text import Progress, count_text
 from deltacell.profile.trace.clock import without_jumps
 from deltacell.profile.trace.decode import BETWEEN, Decoder, EventTable
-from deltacell.profile.trace.trace import SAMPLES_PER_STEP, Kind, Trace, merge_cycles
+from deltacell.profile.trace.trace import SAMPLES_PER_STEP, Kind, Thread, Trace, merge_cycles
 
 
 def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Trace:
@@ -32,49 +33,73 @@ def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None
     try:
         decoder, table = _read_in_parts(path, progress) or _read(Decoder(path), progress)
     except OSError as error:
-        what = f"the trace cannot be read: {error.strerror or error}"
-        raise InputError(what, code="unreadable-file", where=path) from error
+        message = f"the trace cannot be read: {error.strerror or error}"
+        raise InputError(message, code="unreadable-file", where=path) from error
     fields = table.finish()
     table.left_out["damaged"] += decoder.lost
     notices = tuple(_warnings(decoder, table))
     if not len(fields["begin"]):
         fix = " ".join(notices) or "Check the profiler's schedule and record again."
-        what = "the trace has no event with a duration"
-        raise InputError(what, code="no-events", where=path, fix=fix)
+        message = "the trace has no event with a duration"
+        raise InputError(message, code="no-events", where=path, fix=fix)
     times = without_jumps(fields["begin"], fields["duration"])
-    fields |= {"begin": times.begin, "duration": times.duration}
-    notices += tuple(_jump_notice(seconds / 1e9) for seconds in times.removed)
+    fields["begin"] = times.begin
+    fields["duration"] = times.duration
     metadata = decoder.about
     fields["origin"] += _int(metadata, "baseTimeNanoseconds") or 0
-    settings = ("record_shapes", "with_stack", "profile_memory")
-    listed = metadata.get("deviceProperties")
-    devices = [d for d in listed if isinstance(d, dict)] if isinstance(listed, list) else []
-    seen = {thread.device for thread in fields["threads"]}
-    devices.sort(key=lambda device: device.get("id") not in seen)
-    damage = f"{count_text(n, 'event')} could not be read" if (n := table.left_out.total()) else ""
     version = metadata.get("pytorch_version") or metadata.get("torch_version")
     distributed = metadata.get("distributedInfo")
-    by_name = _RANK.search(path.name)
-    rank = _int(distributed, "rank")
     return Trace(
         **fields,
         path=path,
-        rank=int(by_name[1]) if rank is None and by_name else rank,
+        rank=_rank(distributed, path.name),
         world_size=_int(distributed, "world_size"),
         torch_version=str(version) if version else None,
-        device_name=next((str(device["name"]) for device in devices if "name" in device), None),
-        settings={key: bool(metadata[key]) for key in settings if key in metadata},
-        warnings=notices,
+        device_name=_device_name(metadata, fields["threads"]),
+        settings={key: bool(metadata[key]) for key in _SETTINGS if key in metadata},
+        warnings=(*notices, *(_jump_notice(seconds / 1e9) for seconds in times.removed)),
         samples_per_step=_samples(metadata),
-        damage="the file is cut off" if decoder.cut or decoder.damage else damage,
+        damage=_damage(decoder, table),
         text_bytes=decoder.given,
     )
 
 
+_SETTINGS = ("record_shapes", "with_stack", "profile_memory")
+
+
+def _rank(distributed: object, file: str) -> int | None:
+    """Return the rank of a process, from its metadata or else from the name of the file."""
+    rank = _int(distributed, "rank")
+    by_name = _RANK.search(file)
+    return int(by_name[1]) if rank is None and by_name else rank
+
+
+def _device_name(metadata: Mapping[str, object], threads: Iterable[Thread]) -> str | None:
+    """Return the name of a device in the metadata, of one with events if there is one."""
+    listed = metadata.get("deviceProperties")
+    devices = [entry for entry in listed if isinstance(entry, dict)] if _is_list(listed) else []
+    numbers = {thread.device for thread in threads}
+    devices.sort(key=lambda device: device.get("id") not in numbers)
+    return next((str(device["name"]) for device in devices if "name" in device), None)
+
+
+def _is_list(value: object) -> TypeGuard[list[object]]:
+    return isinstance(value, list)
+
+
+def _damage(decoder: Decoder, table: EventTable) -> str:
+    """Return why events are missing, if any are."""
+    if decoder.cut or decoder.damage:
+        return "the file is cut off"
+    n_left_out = table.left_out.total()
+    return f"{count_text(n_left_out, 'event')} could not be read" if n_left_out else ""
+
+
 def _samples(about: Mapping[str, Any]) -> float | None:
     """Return the samples per step that a program has added to its trace; None if it has not."""
+    recorded = about.get(SAMPLES_PER_STEP, 0)
     try:
-        samples = float(about.get(SAMPLES_PER_STEP, 0))
+        samples = float(recorded)
     except (TypeError, ValueError):
         return None
     return samples if 0 < samples < math.inf else None
@@ -99,8 +124,8 @@ def read_traces(path: str | os.PathLike[str], *, progress: Progress | None = Non
                 raise
             notices.append(f"{file.name} was left out: {error.message}.")
     if not traces:
-        what = f"none of its {len(files)} files is a trace"
-        raise InputError(what, code="not-a-trace", where=path, fix=" ".join(notices))
+        message = f"none of its {len(files)} files is a trace"
+        raise InputError(message, code="not-a-trace", where=path, fix=" ".join(notices))
     groups: dict[int | None, list[Trace]] = {}
     for trace in sorted(traces, key=lambda trace: trace.origin):
         groups.setdefault(trace.rank, []).append(trace)
@@ -124,10 +149,25 @@ def missing_ranks(traces: Sequence[Trace]) -> list[str]:
 
 def _ranges(numbers: Iterable[int]) -> str:
     """Return numbers as text, consecutive ones as a range: ``0, 2 to 5``."""
-    groups = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
-    runs = [[number for _, number in group] for _, group in groups]
-    texts = [f"{x[0]} to {x[-1]}" if len(x) > 2 else ", ".join(map(str, x)) for x in runs]
-    return ", ".join(texts[:8]) + (f" and {len(texts) - 8} more" if len(texts) > 8 else "")
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and ranges[-1][-1] == number - 1:
+            ranges[-1].append(number)
+        else:
+            ranges.append([number])
+    texts = [_range_text(consecutive) for consecutive in ranges]
+    n_left_out = len(texts) - MOST_RANGES
+    more = f" and {n_left_out} more" if n_left_out > 0 else ""
+    return ", ".join(texts[:MOST_RANGES]) + more
+
+
+MOST_RANGES = 8  # ranges of ranks that a notice lists
+
+
+def _range_text(consecutive: Sequence[int]) -> str:
+    if len(consecutive) > 2:
+        return f"{consecutive[0]} to {consecutive[-1]}"
+    return ", ".join(map(str, consecutive))
 
 
 def _read(decoder: Decoder, progress: Progress | None = None) -> tuple[Decoder, EventTable]:
@@ -147,46 +187,75 @@ def _read_in_parts(path: Path, progress: Progress | None) -> tuple[Decoder, Even
     Each of n processes reads every n-th part. After a part that is damaged or does not end between
     two events, the other parts cannot be trusted.
     """
-    can_fork = hasattr(os, "sched_getaffinity") and not multiprocessing.current_process().daemon
-    n = min(4, len(os.sched_getaffinity(0))) if can_fork else 1
     parts = _parts(path)
-    if n == 1 or len(parts) < n:
+    n_readers = _n_readers()
+    if n_readers == 1 or len(parts) < n_readers:
         return None
-    fork = multiprocessing.get_context("fork")
-    children = list[tuple[Any, Any]]()
+    readers: list[_Reader] = []
     table = EventTable()
     metadata = dict[str, Any]()
     n_bytes = 0
     try:
-        for first in range(n):
-            pipe = receiver, sender = fork.Pipe(duplex=False)
-            child = fork.Process(target=_send, args=(*pipe, parts[first::n]), daemon=True)
-            with warnings.catch_warnings():
-                # The child uses neither locks nor threads of this process.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                child.start()
-            sender.close()
-            children.append((child, receiver))
+        for first in range(n_readers):
+            readers.append(_Reader.start(parts[first::n_readers]))
         for number, part in enumerate(parts):
-            decoder, later = children[number % n][1].recv()
+            decoder, later = readers[number % n_readers].receive()
             table.join(later)
             metadata |= decoder.about
             n_bytes += decoder.given
             if progress is not None:
                 progress(f"reading {path.name}", n_bytes, parts[-1].begin)
             is_damaged = decoder.lost or decoder.repaired or decoder.cut
-            if is_damaged or "traceEvents" not in metadata or decoder.closed != (part.end is None):
+            ends_in_place = decoder.closed == (part.end is None)
+            if is_damaged or "traceEvents" not in metadata or not ends_in_place:
                 return None
     except EOFError:
         return None
     finally:
-        for child, receiver in children:
-            receiver.close()
-            child.kill()
-            child.join()
+        for reader in readers:
+            reader.stop()
     decoder.about = metadata
     decoder.given = n_bytes
     return decoder, table
+
+
+def _n_readers() -> int:
+    """Return how many processes can read a file together."""
+    is_daemon = multiprocessing.current_process().daemon
+    if not hasattr(os, "sched_getaffinity") or is_daemon:
+        return 1
+    return min(4, len(os.sched_getaffinity(0)))
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """A process that reads parts of a file and sends them back."""
+
+    process: BaseProcess
+    receiver: Connection
+
+    @classmethod
+    def start(cls, parts: Sequence[Decoder]) -> _Reader:
+        fork = multiprocessing.get_context("fork")
+        receiver, sender = fork.Pipe(duplex=False)
+        process = fork.Process(target=_send, args=(receiver, sender, parts), daemon=True)
+        with warnings.catch_warnings():
+            # The child uses neither locks nor threads of this process.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        sender.close()
+        return cls(process, receiver)
+
+    def receive(self) -> tuple[Decoder, EventTable]:
+        """Return the next part; raise EOFError if the process has failed."""
+        part: tuple[Decoder, EventTable] = self.receiver.recv()
+        return part
+
+    def stop(self) -> None:
+        """End the process, whether it has finished or not."""
+        self.receiver.close()
+        self.process.kill()
+        self.process.join()
 
 
 def _send(back: Connection, to: Connection, parts: Sequence[Decoder]) -> None:
@@ -198,16 +267,19 @@ def _send(back: Connection, to: Connection, parts: Sequence[Decoder]) -> None:
 
 
 def _parts(path: Path) -> list[Decoder]:
-    places = {0}
+    """Return the parts of a large plain file, which begin between two events if that is seen."""
+    begins = [0]
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         # Neither packed nor a list without an object around it.
         is_plain = file.read(64).lstrip().startswith(b"{")
-        for place in range(PART, size, PART) if is_plain and size >= 4 * PART else ():
+        places = range(PART, size, PART) if is_plain and size >= 4 * PART else ()
+        for place in places:
             file.seek(place)
-            if comma := BETWEEN.search(file.read(1 << 20)):
-                places.add(place + comma.end(1))
-    begins = sorted(places)
+            comma = BETWEEN.search(file.read(1 << 20))
+            if comma:
+                begins.append(place + comma.end(1))
+    begins = sorted(set(begins))
     return [Decoder(path, *bounds) for bounds in zip_longest(begins, begins[1:])]
 
 
@@ -234,11 +306,13 @@ def _jump_notice(seconds: float) -> str:
 _RANK = re.compile(r"(?<![a-z])(?:rank|worker)[_-]?(\d{1,7})(?![0-9])", re.I)
 
 
-def _int(said: Any, key: str) -> int | None:
-    value = said.get(key) if isinstance(said, Mapping) else None
+def _int(metadata: object, key: str) -> int | None:
+    """Return a number in metadata; None if there is none, or something else in its place."""
+    value = metadata.get(key) if isinstance(metadata, Mapping) else None
     if isinstance(value, str) and value.isdecimal():
         value = int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_number else None
 
 
 def _find(path: Path) -> list[Path]:
@@ -247,39 +321,51 @@ def _find(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     folder = path / "traces" if (path / "traces").is_dir() else path
-    files = [f for f in sorted(folder.iterdir()) if f.name.endswith((".json", ".json.gz"))]
-    if not (files := [f for f in files if f.is_file() and f.name[0] != "."]):
-        what = "no file in this directory ends in .json or .json.gz"
-        raise InputError(what, code="no-trace", where=folder)
+    files = [file for file in sorted(folder.iterdir()) if _may_be_trace(file)]
+    if not files:
+        message = "no file in this directory ends in .json or .json.gz"
+        raise InputError(message, code="no-trace", where=folder)
     return files
+
+
+def _may_be_trace(path: Path) -> bool:
+    has_suffix = path.name.endswith((".json", ".json.gz"))
+    return has_suffix and path.is_file() and not path.name.startswith(".")
 
 
 def _check_recorded(trace: Trace) -> None:
     is_step = trace.named(lambda name: name.startswith("ProfilerStep"))
     if ((trace.kind != Kind.other) & ~is_step).any():
         return
-    what = "the profiler recorded no operation besides its steps"
+    message = "the profiler recorded no operation besides its steps"
     if trace.strange:
         categories = ", ".join(f"'{name}'" for name in list(trace.strange)[:3])
-        what = f"this Chrome trace is not of PyTorch's profiler: its events are of {categories}"
+        message = f"this Chrome trace is not of PyTorch's profiler: its events are of {categories}"
     fix = "Check the profiler's activities and schedule and record again."
-    raise InputError(what, code="nothing-recorded", where=trace.path, fix=fix)
+    raise InputError(message, code="nothing-recorded", where=trace.path, fix=fix)
 
 
 def _check_one_run(groups: Mapping[int | None, Sequence[Trace]], path: Path) -> None:
     traces = list(chain(*groups.values()))
     sizes = {trace.world_size for trace in traces if trace.world_size is not None}
-    known = None not in groups or len(groups) == 1
-    if known and len(sizes) < 2 and all(map(_are_cycles, groups.values())):
+    are_ranks_known = None not in groups or len(groups) == 1
+    if are_ranks_known and len(sizes) < 2 and all(map(_are_cycles, groups.values())):
         return
     ranks = ", ".join(f"{t.path.name} is rank {t.rank} of {t.world_size}" for t in traces[:4])
-    what = f"the {len(traces)} traces of this directory are not from one run"
+    message = f"the {len(traces)} traces of this directory are not from one run"
     fix = f"{ranks.replace('None', '?')}: give one file, or separate the runs."
-    raise InputError(what, code="not-one-run", where=path, fix=fix)
+    raise InputError(message, code="not-one-run", where=path, fix=fix)
 
 
 def _are_cycles(traces: Sequence[Trace]) -> bool:
-    threads = [{(t.pid, t.tid) for t in trace.threads if not t.is_device} for trace in traces]
-    ends = [trace.origin + int((trace.begin + trace.duration).max()) for trace in traces]
-    follow = all(end <= later.origin for end, later in zip(ends, traces[1:], strict=False))
-    return follow and all(threads[0] & other for other in threads[1:])
+    """Return whether traces of one rank follow each other and share threads of the host."""
+    for trace, later in pairwise(traces):
+        end = trace.origin + int((trace.begin + trace.duration).max())
+        if end > later.origin:
+            return False
+    threads = [_host_threads(trace) for trace in traces]
+    return all(threads[0] & of_later for of_later in threads[1:])
+
+
+def _host_threads(trace: Trace) -> set[tuple[str, str]]:
+    return {(thread.pid, thread.tid) for thread in trace.threads if not thread.is_device}

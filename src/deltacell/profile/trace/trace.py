@@ -6,8 +6,9 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,9 @@ NAMES: dict[str, Any] = tomllib.loads(
     Path(__file__).with_name("names.toml").read_text(encoding="utf-8"),
 )
 NOTHING = -1  # the value in a column of numbers if an event has none
+
+
+T = TypeVar("T")
 
 
 class Kind(IntEnum):
@@ -107,7 +111,8 @@ class Trace:
 
     def named(self, test: Callable[[str], object]) -> Bools:
         """Return which events have a name that passes a test; each name is tested once."""
-        passes: Bools = np.array([bool(test(name)) for name in self.names], dtype=bool)[self.name]
+        passes_by_name = np.array([bool(test(name)) for name in self.names], dtype=bool)
+        passes: Bools = passes_by_name[self.name]
         return passes
 
     def text(self, row: int) -> str:
@@ -115,11 +120,11 @@ class Trace:
         return self.names[int(self.name[row])]
 
 
-def recoded(known: dict[Any, int], items: Iterable[Any], column: Indices) -> Indices:
-    """Translate codes of items to those of the known items, to which new ones are added."""
-    codes = [known.setdefault(item, len(known)) for item in items]
+def recoded(codes: dict[T, int], items: Iterable[T], column: Indices) -> Indices:
+    """Translate codes of items to those in ``codes``, to which new items are added."""
+    new_codes = [codes.setdefault(item, len(codes)) for item in items]
     # The last entry stands for no code.
-    recoded: Indices = np.array([*codes, NOTHING], dtype=np.int32)[column]
+    recoded: Indices = np.array([*new_codes, NOTHING], dtype=np.int32)[column]
     return recoded
 
 
@@ -129,35 +134,54 @@ def merge_cycles(cycles: Sequence[Trace]) -> Trace:
     if len(cycles) == 1:
         return first
     shifts = tuple(trace.origin - first.origin for trace in cycles)
-    columns: dict[str, list[Any]] = {
-        "begin": [trace.begin + shift for trace, shift in zip(cycles, shifts, strict=True)],
-        "duration": [trace.duration for trace in cycles],
-        "kind": [trace.kind for trace in cycles],
+    begins = [trace.begin + shift for trace, shift in zip(cycles, shifts, strict=True)]
+    joined: dict[str, Any] = {
+        "begin": np.concatenate(begins),
+        "duration": np.concatenate([trace.duration for trace in cycles]),
+        "kind": np.concatenate([trace.kind for trace in cycles]),
     }
     for name in ("correlation", "sequence"):
-        # Each cycle may count from the same number.
-        numbers = [getattr(trace, name) for trace in cycles]
-        most = max(int(column.max(initial=0)) for column in numbers) + 1
-        columns[name] = [np.where(x >= 0, x + i * most, x) for i, x in enumerate(numbers)]
-    joined: dict[str, Any] = {}
+        joined[name] = _apart([getattr(trace, name) for trace in cycles])
     for name in ("name", "thread", "stack", "shape"):
-        known: dict[Any, int] = {}
-        columns[name] = []
-        for trace in cycles:
-            column = getattr(trace, name)
-            column = column if len(column) else np.full(len(trace), NOTHING, dtype=np.int32)
-            columns[name].append(recoded(known, getattr(trace, f"{name}s"), column))
-        joined[f"{name}s"] = tuple(known)
-    for name, parts in columns.items():
-        if joined.get(f"{name}s", True):
-            joined[name] = np.concatenate(parts)
-    notice = f"{len(cycles)} profiler cycles were read as one trace."
+        joined |= _joined_codes(cycles, name)
+    warnings = list(chain.from_iterable(trace.warnings for trace in cycles))
+    warnings.append(f"{len(cycles)} profiler cycles were read as one trace.")
+    strange: dict[str, int] = {}
+    for trace in cycles:
+        strange |= trace.strange
     return replace(
         first,
         **joined,
         cycles=shifts,
-        warnings=tuple(dict.fromkeys([*(w for cycle in cycles for w in cycle.warnings), notice])),
+        warnings=tuple(dict.fromkeys(warnings)),
         damage=next((trace.damage for trace in cycles if trace.damage), ""),
-        strange={k: v for trace in cycles for k, v in trace.strange.items()},
+        strange=strange,
         text_bytes=sum(trace.text_bytes for trace in cycles),
     )
+
+
+def _apart(numbers: Sequence[Ints]) -> Ints:
+    """Return the numbers of all cycles, which may each count from the same one, made different."""
+    n_numbers = max(int(column.max(initial=0)) for column in numbers) + 1
+    parts = []
+    for cycle, column in enumerate(numbers):
+        parts.append(np.where(column >= 0, column + cycle * n_numbers, column))
+    return np.concatenate(parts)
+
+
+def _joined_codes(cycles: Sequence[Trace], name: str) -> dict[str, object]:
+    """Return a column of codes and the items that they stand for, of all cycles together.
+
+    A column that is empty in every cycle stays empty.
+    """
+    items: dict[object, int] = {}
+    parts = []
+    for trace in cycles:
+        column = getattr(trace, name)
+        if not len(column):
+            column = np.full(len(trace), NOTHING, dtype=np.int32)
+        parts.append(recoded(items, getattr(trace, f"{name}s"), column))
+    joined: dict[str, object] = {f"{name}s": tuple(items)}
+    if items:
+        joined[name] = np.concatenate(parts)
+    return joined

@@ -10,7 +10,9 @@ import json
 import math
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -61,67 +63,98 @@ def find_work(
     launch: Indices,
 ) -> DeviceWork:
     """Sum up the device's time of counted steps by kernel, operator and module."""
-    every = np.flatnonzero(trace.on_device)
-    asked_at = np.where(launch[every] >= 0, trace.begin[launch[every]], trace.begin[every])
-    rows = every[steps.in_counted(asked_at)]
+    on_device = np.flatnonzero(trace.on_device)
+    launched = launch[on_device]
+    asked_at = np.where(launched >= 0, trace.begin[launched], trace.begin[on_device])
+    rows = on_device[steps.in_counted(asked_at)]
     plain = plain_names(trace)
     part = device_part(trace)[rows]
     kernels = _by_kernel(trace, rows, plain, part)
     rows = rows[(part == 0) & (launch[rows] >= 0)]
     call = launch[rows]
     time = trace.duration[rows]
-    operator = trace.kind == Kind.operator
-    owner = owner_of(operator, nesting)[call]
-    operators = _by_owner(trace, nesting, operator, plain, owner, time)
-    module = component_events(trace, steps)
-    of = component_of(trace, nesting, module)
-    if not len(every):
-        pieces = np.flatnonzero(steps.counted[host.step] & (host.row >= 0))
-        pieces = pieces[of[host.row[pieces]] >= 0]
-        call = host.row[pieces]
-        time = (host.end - host.begin)[pieces]
-    modules = pl.DataFrame(schema=_OWNED)
-    if module.any():
-        modules = _by_owner(trace, nesting, module, plain, of[call], time)
-        modules = modules if len(every) else modules.drop("count")
+    is_operator = trace.kind == Kind.operator
+    owner = owner_of(is_operator, nesting)[call]
+    operators = _by_owner(trace, nesting, is_operator, plain, owner, time)
+    modules = _by_module(trace, nesting, steps, host, plain, call, time)
     return DeviceWork(kernels, operators, modules, _roofline(trace, rows, owner))
+
+
+def _by_module(
+    trace: Trace,
+    nesting: Nesting,
+    steps: Steps,
+    host: HostTime,
+    plain: list[str],
+    call: Indices,
+    time: Ints,
+) -> pl.DataFrame:
+    """Return the time of modules: that of calls on the device, or without one that of the host."""
+    is_module = component_events(trace, steps)
+    if not is_module.any():
+        return pl.DataFrame(schema=_OWNED)
+    module = component_of(trace, nesting, is_module)
+    if trace.on_device.any():
+        return _by_owner(trace, nesting, is_module, plain, module[call], time)
+    counted = np.flatnonzero(steps.counted[host.step] & (host.row >= 0))
+    row = host.row[counted]
+    in_module = module[row] >= 0
+    time_of_pieces = (host.end - host.begin)[counted]
+    owner = module[row[in_module]]
+    modules = _by_owner(trace, nesting, is_module, plain, owner, time_of_pieces[in_module])
+    return modules.drop("count")
 
 
 def _by_kernel(trace: Trace, rows: Ints, plain: list[str], part: Ints) -> pl.DataFrame:
     """Return the time of events of the device by name and part of its time."""
-    named = pl.Series(plain, dtype=pl.String).gather(trace.name[rows])
-    columns = {"name": named, "part": pl.Series(PARTS).gather(part), "time": trace.duration[rows]}
+    names = pl.Series(plain, dtype=pl.String).gather(trace.name[rows])
+    parts = pl.Series(PARTS).gather(part)
+    columns = {"name": names, "part": parts, "time": trace.duration[rows]}
     return by_time(pl.DataFrame(columns), "name", "part")
 
 
 def find_traits(trace: Trace, nesting: Nesting, steps: Steps) -> Traits:
     """Find out what kind of work the counted steps are."""
-    inside = steps.in_counted(trace.begin)
+    is_counted = steps.in_counted(trace.begin)
 
-    def rows(pattern: str) -> Ints:
-        return np.flatnonzero(inside & trace.named(lambda name: re.search(pattern, name[:1000])))
+    def rows(pattern: re.Pattern[str]) -> Ints:
+        is_match = trace.named(lambda name: pattern.search(name[:1000]))
+        return np.flatnonzero(is_counted & is_match)
 
-    loaders = rows(r"_(?:Multi|Single)Process\w*Iter")
-    back = trace.named(lambda n: re.search(r"Backward\d*>?$|^autograd::engine", n[:100] + n[-100:]))
-    forward = rows(
-        r"^aten::(?:linear|conv[123]d|layer_norm|batch_norm|group_norm|embedding|gelu|relu|silu"
-        r"|scaled_dot_product_attention|softmax|dropout)$",
-    )
-    shapes: dict[str, tuple[str, str]] = {}
-    if len(trace.shape):
-        shaped = np.flatnonzero(inside & (trace.shape >= 0) & (trace.kind == Kind.operator))
-        frame = pl.DataFrame({"name": trace.name[shaped], "shape": trace.shape[shaped]})
-        most = frame.group_by("name", "shape").len().sort("name", "len", "shape")
-        most = most.unique("name", keep="last", maintain_order=True)
-        shapes = {trace.names[name]: trace.shapes[of] for name, of, _ in most.iter_rows()}
-    compiled = rows(r"^Torch-Compiled Region|^## Call CompiledFxGraph|^triton_|CompiledFunction")
+    loaders = rows(_LOADER)
+    is_backward = trace.named(lambda name: _BACKWARD.search(name[:100] + name[-100:]))
+    backward_of_forward = owner_of(is_backward, nesting)[rows(_FORWARD)]
     return Traits(
-        compiled=len(compiled) > 0,
-        graphs=len(rows("GraphLaunch")) > 0,
-        recomputes=bool((owner_of(back, nesting)[forward] >= 0).any()),
+        compiled=len(rows(_COMPILED)) > 0,
+        graphs=len(rows(_GRAPHS)) > 0,
+        recomputes=bool((backward_of_forward >= 0).any()),
         workers=("Multi" in trace.text(int(loaders[0]))) if len(loaders) else None,
-        shapes=shapes,
+        shapes=_most_frequent_shapes(trace, is_counted),
     )
+
+
+_LOADER = re.compile(r"_(?:Multi|Single)Process\w*Iter")
+_BACKWARD = re.compile(r"Backward\d*>?$|^autograd::engine")
+_FORWARD = re.compile(
+    r"^aten::(?:linear|conv[123]d|layer_norm|batch_norm|group_norm|embedding|gelu|relu|silu"
+    r"|scaled_dot_product_attention|softmax|dropout)$",
+)
+_COMPILED = re.compile(
+    r"^Torch-Compiled Region|^## Call CompiledFxGraph|^triton_|CompiledFunction",
+)
+_GRAPHS = re.compile("GraphLaunch")
+
+
+def _most_frequent_shapes(trace: Trace, is_counted: Bools) -> dict[str, tuple[str, str]]:
+    """Return the most frequent sizes and types of the inputs of each operator."""
+    if not len(trace.shape):
+        return {}
+    has_shape = is_counted & (trace.shape >= 0)
+    rows = np.flatnonzero(has_shape & (trace.kind == Kind.operator))
+    frame = pl.DataFrame({"name": trace.name[rows], "shape": trace.shape[rows]})
+    by_count = frame.group_by("name", "shape").len().sort("name", "len", "shape")
+    most = by_count.unique("name", keep="last", maintain_order=True)
+    return {trace.names[name]: trace.shapes[shape] for name, shape, _ in most.iter_rows()}
 
 
 _OWNED = {"name": pl.String(), **dict.fromkeys(("count", "time", "total"), pl.Int64())}
@@ -135,25 +168,45 @@ def _by_owner(
     owner: Indices,
     time: Ints,
 ) -> pl.DataFrame:
-    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
-    owners, of = np.unique(owner, return_inverse=True)
-    times = np.bincount(of, weights=time, minlength=len(owners)).astype(np.int64).tolist()
-    counts = np.bincount(of, minlength=len(owners)).tolist()
-    for one, length, count in zip(owners.tolist(), times, counts, strict=True):
-        name = NO_OPERATOR if one == NOTHING else plain[trace.name[one]]
-        sums[name][0] += count
-        sums[name][1] += length
-        around = {name}
-        above = one
-        while above != NOTHING:
-            if wanted[above]:
-                around.add(plain[trace.name[above]])
-            above = int(nesting.parent[above])
-        for outer in around:
-            sums[outer][2] += length
-    rows = [(name, *values) for name, values in sums.items()]
+    """Return the sums of times by the names of their owners, among the wanted events."""
+    sums: dict[str, _Sums] = defaultdict(_Sums)
+    owners, place = np.unique(owner, return_inverse=True)
+    n_owners = len(owners)
+    times = np.bincount(place, weights=time, minlength=n_owners).astype(np.int64)
+    counts = np.bincount(place, minlength=n_owners)
+    parts = zip(owners.tolist(), times.tolist(), counts.tolist(), strict=True)
+    for event, time_of_owner, count in parts:
+        name = NO_OPERATOR if event == NOTHING else plain[trace.name[event]]
+        sums[name].count += count
+        sums[name].time += time_of_owner
+        for outer in {name, *_names_around(trace, nesting, wanted, plain, event)}:
+            sums[outer].total += time_of_owner
+    rows = [(name, of_name.count, of_name.time, of_name.total) for name, of_name in sums.items()]
     frame = pl.DataFrame(rows, schema=_OWNED, orient="row")
     return frame.sort("time", "total", "name", descending=[True, True, False])
+
+
+@dataclass
+class _Sums:
+    """What is summed up of the events of one name."""
+
+    count: int = 0
+    time: int = 0
+    total: int = 0  # with everything inside
+
+
+def _names_around(
+    trace: Trace,
+    nesting: Nesting,
+    wanted: Bools,
+    plain: list[str],
+    event: int,
+) -> Iterator[str]:
+    """Yield the names of the wanted events around an event, itself included."""
+    while event != NOTHING:
+        if wanted[event]:
+            yield plain[trace.name[event]]
+        event = int(nesting.parent[event])
 
 
 def _roofline(trace: Trace, rows: Ints, owner: Indices) -> pl.DataFrame:
@@ -161,40 +214,69 @@ def _roofline(trace: Trace, rows: Ints, owner: Indices) -> pl.DataFrame:
 
     It is empty if the sizes of inputs or the peaks of the device are unknown.
     """
-    schema = {
-        **dict.fromkeys(("operation", "sizes", "type"), pl.String()),
-        **{"count": pl.Int64(), "time": pl.Int64(), "gflop": pl.Float64()},
-        **{"least": pl.Int64(), "share of the peak": pl.Float64()},
-    }
-    peaks = next((v for k, v in NAMES["peaks"].items() if k in (trace.device_name or "")), None)
+    peaks = _peaks_of(trace.device_name or "")
     if peaks is None or not len(trace.shape):
-        return pl.DataFrame(schema=schema)
-    known = (owner >= 0) & (trace.shape[owner] >= 0)
-    known &= trace.named(_FACTORS.__contains__)[owner]
-    rows = rows[known]
-    owner = owner[known]
-    columns = {"name": trace.name[owner], "shape": trace.shape[owner], "call": owner}
-    calls = (
-        pl.DataFrame({**columns, "time": trace.duration[rows]})
-        .filter(pl.col("time") > 0)
-        .group_by("name", "shape")
-        .agg(pl.col("call").n_unique(), pl.col("time").sum())
-    )
+        return pl.DataFrame(schema=_ROOFLINE)
+    is_product = trace.named(_FACTORS.__contains__)
+    is_known = (owner >= 0) & (trace.shape[owner] >= 0) & is_product[owner]
+    rows = rows[is_known]
+    owner = owner[is_known]
+    columns = {
+        "name": trace.name[owner],
+        "shape": trace.shape[owner],
+        "call": owner,
+        "time": trace.duration[rows],
+    }
+    timed = pl.DataFrame(columns).filter(pl.col("time") > 0)
+    calls = timed.group_by("name", "shape").agg(pl.col("call").n_unique(), pl.sum("time"))
     products = []
-    for code, shape, count, time in calls.iter_rows():
-        name = trace.names[code]
-        (sizes, types) = trace.shapes[shape]
+    for name_code, shape, count, time in calls.iter_rows():
+        name = trace.names[name_code]
+        sizes, types = trace.shapes[shape]
         work = _flop_and_elements(name, sizes)
         if work is None:
             continue
         flop, elements = work
         width = 2 if re.search(r"half|bfloat16", types[:200], re.IGNORECASE) else 4
-        peak = peaks[0] if width == 2 else peaks[1]
-        least = max(flop / (peak * 1e3), elements * width / peaks[2]) * count
-        kind = f"{8 * width} bits"
-        products.append((name, sizes, kind, count, time, flop / 1e9, round(least), least / time))
-    frame = pl.DataFrame(products, schema=schema, orient="row")
+        least = count * peaks.least_time(flop, elements, width)
+        products.append(
+            (name, sizes, f"{8 * width} bits", count, time, flop / 1e9, round(least), least / time)
+        )
+    frame = pl.DataFrame(products, schema=_ROOFLINE, orient="row")
     return frame.sort("time", "operation", "sizes", descending=[True, False, False])
+
+
+_ROOFLINE = {
+    "operation": pl.String(),
+    "sizes": pl.String(),
+    "type": pl.String(),
+    "count": pl.Int64(),
+    "time": pl.Int64(),
+    "gflop": pl.Float64(),
+    "least": pl.Int64(),
+    "share of the peak": pl.Float64(),
+}
+
+
+class _Peaks(NamedTuple):
+    """The peaks of a device: TFLOP per second with 16 and 32 bits, and GB per second."""
+
+    half: float
+    single: float
+    memory: float
+
+    def least_time(self, flop: float, elements: float, width: int) -> float:
+        """Return the nanoseconds that a product of so many elements takes at least."""
+        peak = self.half if width == 2 else self.single
+        return max(flop / (peak * 1e3), elements * width / self.memory)
+
+
+def _peaks_of(device: str) -> _Peaks | None:
+    """Return the peaks of a device by its name; None if they are unknown."""
+    for name, peaks in NAMES["peaks"].items():
+        if name in device:
+            return _Peaks(*peaks)
+    return None
 
 
 # The position of the first factor among the inputs of each operator.
