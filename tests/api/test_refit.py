@@ -11,7 +11,8 @@ from deltacell.cli.app import app
 from deltacell.models.fitted.predictor import Zeros
 from deltacell.profile.record import RUN_FILE, Status, read_run, write_run
 from deltacell.profile.refitted import ChosenByValidation
-from deltacell.train.predictor import build_fitted, load_run
+from deltacell.train.loaded_runs import load_run
+from deltacell.train.predictor import build_fitted
 from deltacell.train.refit import refit_run
 
 SEED = 3

@@ -18,7 +18,7 @@ from deltacell.ranking.gene_sets import Combinations
 from deltacell.screen import Genotypes
 from deltacell.screen.synthetic import Planted
 from deltacell.train.data import load_data
-from deltacell.train.run_directory import resumed_config
+from deltacell.train.run_config import resumed_config
 
 SEED = 3
 QUIET = ["trainer.figures_every=0", "trainer.progress=false", "loggers.tensorboard=false"]

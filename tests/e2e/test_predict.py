@@ -12,7 +12,7 @@ from deltacell.data.import_folder import Imported
 from deltacell.evaluation.other_screen import NO_INTERACTION
 from deltacell.models import Dango
 from deltacell.screen import Genotypes, Screen
-from deltacell.train.predictor import load_run
+from deltacell.train.loaded_runs import load_run
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -28,7 +28,7 @@ def loaded_once(runs):
         return loaded[path, which]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("deltacell.train.predictor.load_run", load)
+        patch.setattr("deltacell.train.loaded_runs.load_run", load)
         yield
 
 

@@ -33,7 +33,7 @@ SRUN = '#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n'
 @pytest.fixture
 def few(tmp_path, runs):
     """Some genes, and the words of a ranking of their pairs."""
-    from deltacell.train.predictor import load_run
+    from deltacell.train.loaded_runs import load_run
 
     genes = list(load_run(runs["hetero"]).data.cell.genes)[::8]
     (tmp_path / "few.txt").write_text("\n".join(genes))

@@ -11,7 +11,7 @@ from deltacell.cell import Cell
 from deltacell.cli.app import app
 from deltacell.profile.record import read_run
 from deltacell.screen import Screen
-from deltacell.train.predictor import load_run
+from deltacell.train.loaded_runs import load_run
 
 
 def start(folder, out, *settings, top=5):

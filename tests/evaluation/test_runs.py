@@ -11,12 +11,7 @@ import torch
 
 from deltacell.cell import Cell, Genes
 from deltacell.evaluation import Bootstrap, baselines
-from deltacell.evaluation.other_screen import (
-    IN_TRAINING,
-    NO_INTERACTION,
-    TOO_LARGE,
-    untrained,
-)
+from deltacell.evaluation.other_screen import IN_TRAINING, NO_INTERACTION, TOO_LARGE, untrained
 from deltacell.evaluation.rows import EvaluationOptions
 from deltacell.evaluation.runs import evaluate_runs
 from deltacell.models.baselines import Additive
@@ -28,7 +23,7 @@ from deltacell.storage.provenance import UNKNOWN_GENE
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config.compose import compose
 from deltacell.train.data import TrainingData
-from deltacell.train.predictor import load_run
+from deltacell.train.loaded_runs import load_run
 from deltacell.train.run import train
 
 CLOSED_FORMS = ["global_mean", "additive"]

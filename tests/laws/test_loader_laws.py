@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from deltacell.cell import Genes
 from deltacell.screen import Batch, Genotypes, Loader, Screen
-from deltacell.screen.genotypes import commonest
+from deltacell.screen.gene_keys import commonest
 from deltacell.screen.loader import in_runs
 
 N_GENES = 12

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from traces import Event, make_trace, named
 
 from deltacell.profile.trace import self_time
+from deltacell.profile.trace.ancestors import count_above, first_open
 from deltacell.profile.trace.attribution import Attribution
 from deltacell.profile.trace.device import PARTS, critical_stretches
 from deltacell.profile.trace.self_time import nest, timeline
@@ -106,8 +107,8 @@ def test_jumps_to_ancestors_are_steps_to_parents(events: list[Event]) -> None:
     counted = trace.begin % 2 == 0
     rows = np.arange(len(trace), dtype=np.int32)
     times = trace.begin + 20
-    above = self_time.first_open(rows, times, nesting.cut, within)
-    counts = self_time.count_above(counted, within)
+    above = first_open(rows, times, nesting.cut, within)
+    counts = count_above(counted, within)
     for row in rows.tolist():
         place = row
         while place != NOTHING and nesting.cut[place] <= times[row]:
@@ -137,7 +138,7 @@ def test_a_deep_stack_takes_few_rounds() -> None:
             return super().__getitem__(index)
 
     parent = nesting.within.view(Counted)
-    assert self_time.count_above(np.ones(n, dtype=bool), parent).max() == n - 1
+    assert count_above(np.ones(n, dtype=bool), parent).max() == n - 1
     assert rounds < 100
 
 

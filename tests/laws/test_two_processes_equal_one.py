@@ -46,7 +46,7 @@ from pathlib import Path
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config.compose import compose
 from deltacell.train.run import train
-from deltacell.train.run_directory import resumed_config
+from deltacell.train.run_config import resumed_config
 
 for words in json.loads(sys.argv[2]):
     train(compose([*words, "trainer.devices=2"]))

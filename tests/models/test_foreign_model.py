@@ -13,9 +13,9 @@ from deltacell.models import registry
 from deltacell.profile.record import Status
 from deltacell.train.config.checks import check
 from deltacell.train.config.compose import compose, refresh
-from deltacell.train.predictor import load_run
+from deltacell.train.loaded_runs import load_run
 from deltacell.train.run import train
-from deltacell.train.run_directory import resumed_config
+from deltacell.train.run_config import resumed_config
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "how-to" / "add-a-model.md"

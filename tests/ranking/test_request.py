@@ -14,7 +14,7 @@ from deltacell.ranking.request import Request
 from deltacell.ranking.request_on_runs import RunFacts, subject_of
 from deltacell.ranking.sentences import sentences
 from deltacell.ranking.source import read_sets
-from deltacell.screen.genotypes import sorted_matrix
+from deltacell.screen.gene_keys import sorted_matrix
 from deltacell.train.config.compose import compose
 from deltacell.train.data import load_data
 from deltacell.train.predictor import TrainedPredictor, build_predictor

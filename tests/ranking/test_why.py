@@ -24,7 +24,7 @@ from deltacell.ranking.request_on_runs import trained_genes, trained_sizes
 from deltacell.ranking.why import NEAREST, OTHER_GENES, explain_set
 from deltacell.report.predict import explained_page, print_explained_set
 from deltacell.screen import Genotypes, Screen
-from deltacell.train.predictor import load_runs
+from deltacell.train.loaded_runs import load_runs
 
 
 @pytest.fixture(scope="module")

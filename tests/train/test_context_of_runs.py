@@ -17,7 +17,7 @@ from deltacell.report.predict import explained_page
 from deltacell.screen import Genotypes, Screen
 from deltacell.train.config.compose import compose, with_settings
 from deltacell.train.data import load_data
-from deltacell.train.predictor import load_run
+from deltacell.train.loaded_runs import load_run
 from deltacell.train.run import train
 
 FAST = ["model=pair_trees", "loss=none", "model.rounds=3", "trainer.progress=false"]

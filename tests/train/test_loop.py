@@ -14,7 +14,6 @@ import torch
 from scipy import stats
 from torch import nn
 
-from deltacell.models.base import parameter_groups
 from deltacell.screen import Batch, Loader
 from deltacell.train.build import build_loop, build_training
 from deltacell.train.callbacks.base import Callback
@@ -26,11 +25,11 @@ from deltacell.train.devices import make_fabric
 from deltacell.train.finite import LOOK_EVERY, FiniteGuard
 from deltacell.train.limits import MODE_STEPS
 from deltacell.train.loop import Loop
-from deltacell.train.optimizers import build_optimizer
+from deltacell.train.optimizers import build_optimizer, parameter_groups
 from deltacell.train.position import Position
 from deltacell.train.predictor import TrainedPredictor, build_model
 from deltacell.train.run import train
-from deltacell.train.run_directory import resumed_config
+from deltacell.train.run_config import resumed_config
 from deltacell.train.schedule import LearningRate
 from deltacell.train.signals import StopSignals
 from deltacell.train.task import Task, Validation

@@ -10,7 +10,8 @@ from deltacell.base.files import locked, new_file
 from deltacell.cell import Cell
 from deltacell.profile.record import RUN_FILE, Status, read_run
 from deltacell.train.run import train
-from deltacell.train.run_directory import LOCK, opened, resumed_config
+from deltacell.train.run_config import resumed_config
+from deltacell.train.run_directory import LOCK, opened
 from deltacell.train.task import Task
 
 

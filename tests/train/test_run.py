@@ -35,18 +35,13 @@ from deltacell.train.compare_modes import run_modes
 from deltacell.train.config import LoggersConfig
 from deltacell.train.config.compose import compose
 from deltacell.train.data import load_data
+from deltacell.train.loaded_runs import labels_of, load_run, load_runs
 from deltacell.train.loop import Loop
 from deltacell.train.position import Position
-from deltacell.train.predictor import (
-    TrainedPredictor,
-    build_fitted,
-    build_model,
-    labels_of,
-    load_run,
-    load_runs,
-)
+from deltacell.train.predictor import TrainedPredictor, build_fitted, build_model
 from deltacell.train.run import train
-from deltacell.train.run_directory import metrics_of, resumed_config, write_config
+from deltacell.train.run_config import resumed_config, write_config
+from deltacell.train.run_directory import metrics_of
 from deltacell.train.task import Task
 
 

@@ -14,20 +14,19 @@ import torch
 from deltacell.base import files
 from deltacell.profile.record import CellFacts, Status, read_run, write_run
 from deltacell.screen import Split
-from deltacell.train import run_directory
+from deltacell.train import run_config, run_directory
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config, DataConfig
 from deltacell.train.data import load_data
-from deltacell.train.predictor import load_run
+from deltacell.train.loaded_runs import load_run
 from deltacell.train.run import train
+from deltacell.train.run_config import read_config, resumed_config
 from deltacell.train.run_directory import (
     COLUMNS,
     commit,
     create_run,
     new_path,
     opened,
-    read_config,
-    resumed_config,
     write_metrics,
 )
 
@@ -215,7 +214,7 @@ class TestTheConfig:
     ):
         found = resumed_config(trained, ["trainer.epochs=30", "profiler.window=[1,2,3,4]"])
         assert (found.trainer.epochs, found.profiler.window) == (30, [1, 2, 3, 4])
-        monkeypatch.setattr(run_directory, "read_config", lambda path: found)
+        monkeypatch.setattr(run_config, "read_config", lambda path: found)
         for override, code in (
             *((f"{key}=1", "cannot-change") for key in ("optimizer.lr", "seed", "trainer.ema")),
             *((key, "cannot-change") for key in ("trainer.epochs", "~trainer.epochs")),

@@ -60,9 +60,9 @@ from deltacell.storage.tables import File
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config.compose import compose
 from deltacell.train.config.saved import from_yaml
-from deltacell.train.predictor import load_run
+from deltacell.train.loaded_runs import load_run
 from deltacell.train.run import train
-from deltacell.train.run_directory import read_config
+from deltacell.train.run_config import read_config
 from deltacell_dev.bench.habits import KINDS as HABITS
 from deltacell_dev.bench.habits import habits
 from deltacell_dev.bench.received import KINDS as RECEIVED

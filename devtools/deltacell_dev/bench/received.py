@@ -23,7 +23,8 @@ from deltacell.base.errors import InputError, StoreError
 from deltacell.cell import Cell
 from deltacell.storage import directory as storage_directory
 from deltacell.train.run import train
-from deltacell.train.run_directory import LOCK, RunDirectory, opened, resumed_config
+from deltacell.train.run_config import resumed_config
+from deltacell.train.run_directory import LOCK, RunDirectory, opened
 
 Cases = Iterator[tuple[Callable[[], Any], Any]]
 

@@ -28,7 +28,7 @@ from deltacell.models import registry
 from deltacell.models.baselines import baseline
 from deltacell.profile.record import Status
 from deltacell.screen import Screen, Split
-from deltacell.screen.genotypes import all_pairs, commonest, numbered, sorted_matrix
+from deltacell.screen.gene_keys import all_pairs, commonest, numbered, sorted_matrix
 
 BASELINES = ("query_pair", "additive", "additive_pair", "nearest_profiles", "low_rank")
 TREES = ("boosted_trees", "pair_trees")

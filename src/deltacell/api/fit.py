@@ -23,7 +23,7 @@ from deltacell.train.config import Config, SplitConfig
 from deltacell.train.config.choose_settings import MODEL
 from deltacell.train.config.compose import compose, with_settings
 from deltacell.train.data import TrainingData, load_data, sources
-from deltacell.train.predictor import AnyRun, LoadedRun
+from deltacell.train.loaded_runs import AnyRun, LoadedRun
 from deltacell.train.run import train
 from deltacell.train.run_directory import new_path
 

@@ -31,7 +31,7 @@ from deltacell.ranking.search import Contact, merge_parts, rank_sets, score_part
 from deltacell.ranking.work import Ranks, ranks_of_environment, ranks_of_part
 from deltacell.screen import Genotypes
 from deltacell.train.accuracy import accuracy_of
-from deltacell.train.predictor import AnyRun, LoadedRun, load_runs
+from deltacell.train.loaded_runs import AnyRun, LoadedRun, load_runs
 from deltacell.train.signals import StopSignals
 
 if TYPE_CHECKING:

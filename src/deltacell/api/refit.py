@@ -7,8 +7,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from deltacell.api.showing import training_rendering
+from deltacell.train.loaded_runs import LoadedRun
 from deltacell.train.outcome import Outcome
-from deltacell.train.predictor import LoadedRun
 from deltacell.train.refit import refit_path, refit_run
 
 

@@ -19,9 +19,10 @@ from deltacell.ranking.gene_names import gene_indices, gene_texts
 from deltacell.ranking.given_sets import gene_sets_of
 from deltacell.screen import Genotypes, Screen, Split
 from deltacell.train.config import Config
-from deltacell.train.predictor import LoadedRun, load_run
+from deltacell.train.loaded_runs import LoadedRun, load_run
 from deltacell.train.run import train
-from deltacell.train.run_directory import metrics_of, resumed_config
+from deltacell.train.run_config import resumed_config
+from deltacell.train.run_directory import metrics_of
 
 if TYPE_CHECKING:
     import pandas as pd

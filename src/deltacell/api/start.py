@@ -52,8 +52,8 @@ from deltacell.train.config.compose import compose
 from deltacell.train.data import TrainingData, load_data, sources, with_everything
 from deltacell.train.launch import needs_launch
 from deltacell.train.launch_training import launch_training
+from deltacell.train.loaded_runs import LoadedRun, load_run
 from deltacell.train.outcome import Outcome
-from deltacell.train.predictor import LoadedRun, load_run
 from deltacell.train.run import train
 
 BASELINES = ("additive", "boosted_trees")

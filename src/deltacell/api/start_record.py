@@ -14,7 +14,8 @@ from deltacell.profile.record import RUN_FILE
 from deltacell.storage import MANIFEST, remove, sha256_of_file
 from deltacell.train.config import Config
 from deltacell.train.places import Change, changes
-from deltacell.train.run_directory import may_change, remove_run, resumed_config
+from deltacell.train.run_config import may_change, resumed_config
+from deltacell.train.run_directory import remove_run
 
 # Results in the output folder; a stage whose result exists is not repeated.
 DATA = "data"

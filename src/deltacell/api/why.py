@@ -15,7 +15,7 @@ from deltacell.base.rendering import Shown, report_function
 from deltacell.ranking.explained_set import ExplainedSet
 from deltacell.ranking.gene_names import gene_indices
 from deltacell.ranking.why import explain_set
-from deltacell.train.predictor import AnyRun, load_runs
+from deltacell.train.loaded_runs import AnyRun, load_runs
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -29,7 +29,7 @@ from deltacell.screen import Genotypes, Screen
 from deltacell.train.config.compose import compose
 from deltacell.train.context import check_not_repeated, study_of_run
 from deltacell.train.data import load_data
-from deltacell.train.predictor import load_run
+from deltacell.train.loaded_runs import load_run
 
 HELD_OUT = 0.2  # of the genes
 OWN, WITH, SHUFFLED, OTHERS = "own pairs", "own pairs and context", "shuffled context", "context"

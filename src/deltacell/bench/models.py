@@ -16,9 +16,9 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from deltacell.base.checks import check_choice
 from deltacell.bench import process
 from deltacell.cell import Cell
-from deltacell.models.base import check_choice
 from deltacell.models.dango.model import Dango
 from deltacell.models.dango.reconstruction import dense_loss
 from deltacell.models.hyper_sagnn import OthersAttention

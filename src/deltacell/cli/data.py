@@ -197,7 +197,7 @@ def split(
     from deltacell.report.data import print_split
     from deltacell.train.config.compose import compose
     from deltacell.train.data import load_data
-    from deltacell.train.run_directory import resumed_config
+    from deltacell.train.run_config import resumed_config
     from deltacell.train.split_table import split_table
 
     if csv.suffix.lower() not in (".csv", ".tsv"):

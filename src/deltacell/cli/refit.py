@@ -26,7 +26,7 @@ def refit(
     """
     from deltacell.api.refit import refit as fit_on_everything
     from deltacell.profile.record import read_run
-    from deltacell.train.predictor import load_run
+    from deltacell.train.loaded_runs import load_run
 
     outcome = fit_on_everything(load_run(run), out)
     if outcome.signal:

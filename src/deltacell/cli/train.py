@@ -35,7 +35,7 @@ def train(
     from deltacell.train import launch
     from deltacell.train.config.saved import to_yaml
     from deltacell.train.launch_training import launch_training
-    from deltacell.train.run_directory import resumed_config
+    from deltacell.train.run_config import resumed_config
 
     words = overrides or []
     if cfg not in (None, "job"):

@@ -30,7 +30,7 @@ from deltacell.screen import Screen
 from deltacell.screen.synthetic import Planted
 from deltacell.storage import MANIFEST, read_manifest
 from deltacell.train.data import load_data
-from deltacell.train.run_directory import resumed_config
+from deltacell.train.run_config import resumed_config
 
 # The titles of the runs, in the order of the page.
 TITLES = {"pairs": "Pair trees", "dango": "DANGO", "hetero_cell": "HeteroCell"}

@@ -27,7 +27,7 @@ from deltacell.models import Prediction
 from deltacell.models.fitted.predictor import Parts
 from deltacell.profile.accuracy import Accuracy
 from deltacell.screen import Screen, Split
-from deltacell.screen.genotypes import sorted_matrix
+from deltacell.screen.gene_keys import sorted_matrix
 from deltacell.screen.hit_rule import HitRule
 
 SCHEMA = 2

@@ -10,13 +10,13 @@ from importlib.metadata import version
 import numpy as np
 
 from deltacell.base.arrays import Doubles, Floats, Ints
+from deltacell.base.checks import check_choice
 from deltacell.base.errors import InputError, StoreError
 from deltacell.base.files import check_no_links
 from deltacell.base.text import Progress
 from deltacell.cell import Cell
 from deltacell.evaluation.evaluation import check_fit
 from deltacell.evaluation.other_screen import taken
-from deltacell.models.base import check_choice
 from deltacell.models.fitted.predictor import FittedPredictor
 from deltacell.models.interface import BuildContext, TargetScale
 from deltacell.models.registry import BASELINES, config_class, loss_class
@@ -25,7 +25,8 @@ from deltacell.screen import Genotypes, Screen, Split
 from deltacell.train.config import Config
 from deltacell.train.data import TrainingData
 from deltacell.train.fit import fit_predictor
-from deltacell.train.predictor import LoadedRun, TrainedPredictor, build_fitted, load_run
+from deltacell.train.loaded_runs import LoadedRun, load_run
+from deltacell.train.predictor import TrainedPredictor, build_fitted
 
 BASELINES_FOLDER = "baselines"  # in a run directory: the baselines it was compared with
 

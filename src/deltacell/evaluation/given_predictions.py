@@ -22,7 +22,7 @@ from deltacell.models.fitted.gene_sets import look_up
 from deltacell.models.fitted.predictor import Parts
 from deltacell.models.interface import Prediction
 from deltacell.screen import Genotypes
-from deltacell.screen.genotypes import matrix_keys, sorted_matrix
+from deltacell.screen.gene_keys import matrix_keys, sorted_matrix
 from deltacell.storage.tables.file import File
 from deltacell.storage.tables.table import Table
 

@@ -15,11 +15,11 @@ from deltacell.evaluation.bootstrap import Bootstrap
 from deltacell.evaluation.other_screen import OtherScreen, taken, untrained
 from deltacell.evaluation.tested_pairs import ZEROS, TestedZeros
 from deltacell.screen import Genotypes, Grid, Screen, Split
-from deltacell.screen.genotypes import comparable_keys
+from deltacell.screen.gene_keys import comparable_keys
 from deltacell.screen.hit_rule import HitRule
 from deltacell.train.config import Config, DataConfig
 from deltacell.train.data import TrainingData, load_data
-from deltacell.train.predictor import LoadedRun
+from deltacell.train.loaded_runs import LoadedRun
 
 
 @dataclass(frozen=True, eq=False)

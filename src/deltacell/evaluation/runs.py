@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from deltacell.base.arrays import Floats
+from deltacell.base.checks import check_choice
 from deltacell.base.errors import InputError
 from deltacell.base.frames import data_frame
 from deltacell.base.rendering import Shown, report_function
@@ -29,7 +30,6 @@ from deltacell.evaluation.rows import (
     evaluated_rows,
     measured_by_context,
 )
-from deltacell.models.base import check_choice
 from deltacell.models.interface import Prediction, RelationWeights
 from deltacell.models.registry import BASELINES
 from deltacell.profile.accuracy import Accuracy, sentence_of_residual
@@ -37,14 +37,8 @@ from deltacell.profile.record import RUN_FILE
 from deltacell.screen import Genotypes, Screen, Split
 from deltacell.train.accuracy import record_accuracy
 from deltacell.train.data import TrainingData
-from deltacell.train.predictor import (
-    AnyRun,
-    LoadedRun,
-    TrainedPredictor,
-    as_list,
-    labels_of,
-    load_runs,
-)
+from deltacell.train.loaded_runs import AnyRun, LoadedRun, as_list, labels_of, load_runs
+from deltacell.train.predictor import TrainedPredictor
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from deltacell.base.arrays import Bools, Doubles, Floats
+from deltacell.base.caching import kept_with
+from deltacell.base.checks import check_distinct
 from deltacell.base.errors import InputError
 from deltacell.cell import Cell, Feature
-from deltacell.models.base import check_distinct
-from deltacell.propagate.product import kept_with
 
 DIMENSIONS = 64  # the largest number of components per feature
 _SMALL_ENOUGH_FOR_DENSE = 512

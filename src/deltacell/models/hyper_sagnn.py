@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from deltacell.base.checks import check_range
 from deltacell.base.errors import InputError
-from deltacell.models.base import check_heads, check_range, named_range
+from deltacell.models.base import check_heads, named_range
 from deltacell.screen import Genotypes
 
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 
+from deltacell.base.checks import check_choice
 from deltacell.base.errors import InputError
-from deltacell.models.base import check_choice, named_range
+from deltacell.models.base import named_range
 from deltacell.models.interface import Prediction
 
 

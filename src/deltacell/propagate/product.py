@@ -6,9 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import wraps
-from typing import Any, TypeVar, cast
-from weakref import WeakKeyDictionary
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,23 +16,8 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 
 from deltacell.base.arrays import AnyArray, Ints, offsets_of, ragged_positions
+from deltacell.base.caching import kept_with
 from deltacell.cell import Relation
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def kept_with(function: Function) -> Function:
-    """Cache the results of a function for as long as its first argument, the owner, is alive."""
-    results: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
-
-    @wraps(function)
-    def call(owner: Any, *others: Any) -> Any:
-        of_owner = results.setdefault(owner, {})
-        if others not in of_owner:
-            of_owner[others] = function(owner, *others)
-        return of_owner[others]
-
-    return cast(Function, call)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,8 @@ from deltacell.base.errors import InputError
 from deltacell.models.scoring import Block, Rough, Scorer
 from deltacell.ranking.filter import phenotypes_of
 from deltacell.ranking.gene_sets import Piece, Scored
-from deltacell.train.predictor import LoadedRun, TrainedPredictor, are_alike
+from deltacell.train.loaded_runs import LoadedRun, are_alike
+from deltacell.train.predictor import TrainedPredictor
 
 FEW = 64  # up to this many candidates of a block are scored without refined bounds
 SCALED_BY = 4096  # validation genotypes by which predictors are brought to one scale

@@ -16,7 +16,7 @@ from deltacell.models.fitted.gene_sets import look_up
 from deltacell.models.interface import Vote
 from deltacell.ranking.gene_names import gene_texts
 from deltacell.screen import Genotypes
-from deltacell.train.predictor import LoadedRun
+from deltacell.train.loaded_runs import LoadedRun
 
 LARGEST_TERM = 500  # genes; a term of more is not specific
 MOST_TERMS = 5  # that are listed of one set

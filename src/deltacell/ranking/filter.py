@@ -13,7 +13,7 @@ from deltacell.base.arrays import AnyArray, Bools, Doubles, Floats, Ints
 from deltacell.cell import Genes
 from deltacell.models.fitted.gene_sets import look_up
 from deltacell.screen import Screen, StudyCoverage
-from deltacell.screen.genotypes import matrix_keys, sorted_matrix
+from deltacell.screen.gene_keys import matrix_keys, sorted_matrix
 
 MEASURED = "measured"
 TESTED = "tested"

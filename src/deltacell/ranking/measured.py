@@ -13,8 +13,8 @@ from deltacell.base.arrays import AnyArray, Doubles, Floats, Ints
 from deltacell.cell import Cell
 from deltacell.ranking.ensemble import MeanOfRuns
 from deltacell.ranking.gene_names import gene_texts
-from deltacell.screen.genotypes import matrix_keys, sorted_matrix
-from deltacell.train.predictor import LoadedRun
+from deltacell.screen.gene_keys import matrix_keys, sorted_matrix
+from deltacell.train.loaded_runs import LoadedRun
 
 PARTS = ("test", "validation", "training")
 SHARES = (0.5, 0.25, 0.25)  # of each part among the measured sets of a page

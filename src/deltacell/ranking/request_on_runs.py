@@ -21,7 +21,7 @@ from deltacell.ranking.source import source_of
 from deltacell.screen import Screen
 from deltacell.storage import sha256_of_file
 from deltacell.train.checkpoints import Checkpoints
-from deltacell.train.predictor import LoadedRun, are_alike, labels_of
+from deltacell.train.loaded_runs import LoadedRun, are_alike, labels_of
 
 
 @dataclass(frozen=True)

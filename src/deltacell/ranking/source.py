@@ -21,7 +21,7 @@ from deltacell.ranking.gene_sets import AllPairs, Combinations, GeneSets, Listed
 from deltacell.ranking.given_sets import words_of_line
 from deltacell.ranking.request import PAIRS, Request
 from deltacell.storage.tables import open_text
-from deltacell.train.predictor import LoadedRun
+from deltacell.train.loaded_runs import LoadedRun
 
 _HEADER = re.compile(r"(genes?|names?|orf|systematic|query|array)([ _]?(name|id|\d+|[a-d]))?", re.I)
 

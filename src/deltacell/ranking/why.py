@@ -27,7 +27,8 @@ from deltacell.ranking.measured import MeasuredSets, nearest_sets
 from deltacell.ranking.request_on_runs import trained_genes, trained_sizes
 from deltacell.ranking.why_sentences import why_sentences
 from deltacell.screen import Genotypes
-from deltacell.train.predictor import LoadedRun, TrainedPredictor
+from deltacell.train.loaded_runs import LoadedRun
+from deltacell.train.predictor import TrainedPredictor
 
 OTHER_GENES = 10  # listed in addition to the deleted ones
 NEAREST = 10  # measured sets that are listed

@@ -12,7 +12,8 @@ import torch
 
 from deltacell.base.arrays import AnyArray, Bools, Doubles, Ints
 from deltacell.screen.coverage import Coverage
-from deltacell.screen.genotypes import Genotypes, all_pairs
+from deltacell.screen.gene_keys import all_pairs
+from deltacell.screen.genotypes import Genotypes
 from deltacell.screen.screen import Screen, lists_only_hits
 from deltacell.screen.split import PARTS, TEST, TRAIN, VALIDATION, Split
 

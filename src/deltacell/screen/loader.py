@@ -13,7 +13,8 @@ import torch
 
 from deltacell.base.arrays import AnyArray, Floats, Ints, offsets_of, ragged_positions
 from deltacell.base.errors import InputError
-from deltacell.screen.genotypes import Genotypes, commonest, numbered
+from deltacell.screen.gene_keys import commonest, numbered
+from deltacell.screen.genotypes import Genotypes
 from deltacell.screen.screen import Screen
 
 

@@ -20,14 +20,8 @@ from deltacell.base.arrays import AnyArray, Ints, offsets_of
 from deltacell.base.errors import InputError
 from deltacell.base.rendering import as_html
 from deltacell.base.text import listed, share_text
-from deltacell.screen.genotypes import (
-    Pairs,
-    all_pairs,
-    commonest,
-    comparable_keys,
-    numbered,
-    sets_with,
-)
+from deltacell.screen.gene_keys import Pairs, all_pairs, commonest, comparable_keys, numbered
+from deltacell.screen.genotypes import sets_with
 from deltacell.screen.screen import Screen
 
 Method = Literal["random", "gene", "set", "source", "named", "everything"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from deltacell.base.errors import InputError
 from deltacell.profile.accuracy import Accuracy
 from deltacell.profile.record import read_run
-from deltacell.train.predictor import LoadedRun
+from deltacell.train.loaded_runs import LoadedRun
 from deltacell.train.run_directory import opened
 
 

@@ -31,7 +31,8 @@ from deltacell.train.loop import Loop
 from deltacell.train.mode import MODES, Mode
 from deltacell.train.predictor import build_model
 from deltacell.train.rendering import Rendering
-from deltacell.train.run_directory import RunDirectory, meaning
+from deltacell.train.run_config import meaning
+from deltacell.train.run_directory import RunDirectory
 from deltacell.train.schedule import LearningRate
 from deltacell.train.signals import StopSignals
 from deltacell.train.state import TrainingState

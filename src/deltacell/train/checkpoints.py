@@ -10,7 +10,7 @@ All that a run needs to resume:
 - ``split/``, the rows of each part
 - a file in ``checkpoints/``: the state of the training (`deltacell.train.state.TrainingState`, or
   the predictor and its metrics if it was fitted in one call), and under ``meaning`` the config and
-  the checksums of the data (`deltacell.train.run_directory.meaning`)
+  the checksums of the data (`deltacell.train.run_config.meaning`)
 - ``members/``, the copied runs, if the predictor is an ensemble
 - the cell and the screen, which stay where the config says; their checksums are compared
 

@@ -17,12 +17,12 @@ from deltacell.data.orthologues import on_orthologues, read_orthologues
 from deltacell.models.interface import Study
 from deltacell.profile.record import CHECKPOINTS, RUN_FILE
 from deltacell.screen import Screen
-from deltacell.screen.genotypes import comparable_keys
+from deltacell.screen.gene_keys import comparable_keys
 from deltacell.storage import sha256_of_file
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import DataConfig
+from deltacell.train.loaded_runs import LoadedRun, load_run
 from deltacell.train.places import is_name_in_folder
-from deltacell.train.predictor import LoadedRun, load_run
 
 # Scores are printed with four digits or more, so two laboratories rarely agree to this fraction.
 _RELATIVE_DIFFERENCE = 1e-4

@@ -21,7 +21,8 @@ from deltacell.profile.record import FIGURES, TENSORBOARD, TRACES
 from deltacell.profile.refitted import ChosenByValidation
 from deltacell.screen import Genotypes
 from deltacell.train.data import TrainingData
-from deltacell.train.predictor import TrainedPredictor, load_run
+from deltacell.train.loaded_runs import load_run
+from deltacell.train.predictor import TrainedPredictor
 
 MEMBERS = "members"  # the directory of copied runs in the run of an ensemble
 

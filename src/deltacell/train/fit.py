@@ -24,7 +24,8 @@ from deltacell.train.devices import set_threads
 from deltacell.train.opened_run import OpenedRun, opened_run
 from deltacell.train.outcome import Outcome
 from deltacell.train.predictor import TrainedPredictor, build_fitted
-from deltacell.train.run_directory import MEANING, RunDirectory, meaning
+from deltacell.train.run_config import MEANING, meaning
+from deltacell.train.run_directory import RunDirectory
 from deltacell.train.signals import StopSignals
 from deltacell.train.state import Row
 from deltacell.train.task import Validation

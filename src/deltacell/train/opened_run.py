@@ -18,14 +18,8 @@ from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config
 from deltacell.train.data import TrainingData, load_data
 from deltacell.train.places import changes
-from deltacell.train.run_directory import (
-    RunDirectory,
-    create_run,
-    new_path,
-    opened,
-    resumed_config,
-    run_exists,
-)
+from deltacell.train.run_config import resumed_config
+from deltacell.train.run_directory import RunDirectory, create_run, new_path, opened, run_exists
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

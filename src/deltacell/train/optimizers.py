@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
 
 from deltacell.base.errors import InputError
-from deltacell.models.base import parameter_groups
 from deltacell.train.config import OptimizerConfig
 from deltacell.train.config.keys import unknown_name
 
@@ -65,3 +65,14 @@ def _check_options(config: OptimizerConfig, allowed: Mapping[str, inspect.Parame
             message = f"{config.name} has no option '{option}'"
             fix = f"See the arguments of torch.optim.{config.name}."
             raise InputError(message, code="unknown-key", fix=fix, key=key)
+
+
+def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Return parameter groups for an optimizer; only matrices and embeddings have weight decay."""
+    groups: tuple[list[nn.Parameter], list[nn.Parameter]] = [], []
+    for name, weight in module.named_parameters():
+        own_name = name.rpartition(".")[2]
+        is_gain_or_bias = "bias" in own_name or own_name.startswith("norm")
+        groups[weight.ndim < 2 or is_gain_or_bias].append(weight)
+    decays = zip(groups, (weight_decay, 0.0), strict=True)
+    return [{"params": params, "weight_decay": decay} for params, decay in decays]

@@ -15,8 +15,8 @@ from deltacell.profile.refitted import Refitted
 from deltacell.train.accuracy import accuracy_of
 from deltacell.train.data import with_everything
 from deltacell.train.fit import fit_predictor
+from deltacell.train.loaded_runs import LoadedRun
 from deltacell.train.outcome import Outcome
-from deltacell.train.predictor import LoadedRun
 from deltacell.train.run_directory import run_exists
 
 

@@ -21,7 +21,8 @@ from deltacell.train.opened_run import OpenedRun, opened_run
 from deltacell.train.outcome import Outcome
 from deltacell.train.predictor import model_record
 from deltacell.train.rendering import Rendering
-from deltacell.train.run_directory import RunDirectory, check_meaning, resumed_config
+from deltacell.train.run_config import check_meaning, resumed_config
+from deltacell.train.run_directory import RunDirectory
 from deltacell.train.signals import StopSignals
 
 

@@ -9,7 +9,7 @@ from deltacell.profile.explain.causes import CauseKind
 from deltacell.profile.explain.programs import OperatorChange
 from deltacell.profile.explain.split import split_of
 from deltacell.profile.trace.calls import CallGroup
-from deltacell.profile.trace.host import Category
+from deltacell.profile.trace.categories import Category
 
 numbers = st.floats(0, 1e3)
 sizes = st.none() | st.floats(1, 1e6)

@@ -8,7 +8,7 @@ from traces import STEP, Event, make_trace, named, steps
 
 from deltacell.profile.phase_rows import PHASES
 from deltacell.profile.trace.attribution import Attribution
-from deltacell.profile.trace.host import Category, classify
+from deltacell.profile.trace.categories import Category, classify
 from deltacell.profile.trace.self_time import nest
 from deltacell.profile.trace.steps import find_steps
 from deltacell.profile.trace.trace import NOTHING, ON_DEVICE, Kind, Trace

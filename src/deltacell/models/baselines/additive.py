@@ -13,7 +13,7 @@ from deltacell.base.errors import InputError
 from deltacell.cell import Cell
 from deltacell.models.fitted.gene_sets import GeneSets
 from deltacell.models.fitted.predictor import FitData, FittedPredictor, Part, Parts, State
-from deltacell.screen.genotypes import set_keys
+from deltacell.screen.gene_keys import set_keys
 
 
 class GlobalMean(FittedPredictor):

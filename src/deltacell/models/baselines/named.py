@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deltacell.models.base import check_choice
+from deltacell.base.checks import check_choice
 from deltacell.models.baselines.additive import Additive, GlobalMean
 from deltacell.models.baselines.boosted_trees import BoostedTrees
 from deltacell.models.baselines.factorisation import MatrixFactorisation

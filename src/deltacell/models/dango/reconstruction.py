@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
-from deltacell.models.base import check_range
+from deltacell.base.checks import check_range
 from deltacell.propagate.product import SparseMatrix, product
 
 ReconstructionLoss = Callable[[Tensor, Tensor, Tensor, SparseMatrix, float], Tensor]

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from deltacell.models.base import check_choice, named_range
+from deltacell.base.checks import check_choice
+from deltacell.models.base import named_range
 from deltacell.models.hetero_cell.precision import in_precision_of
 from deltacell.propagate.parallel.chunks import Rows
 from deltacell.propagate.pool import Terms

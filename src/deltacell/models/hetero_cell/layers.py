@@ -14,8 +14,10 @@ from scipy.sparse import coo_array
 from torch import Tensor, nn
 from torch.nn import functional
 
+from deltacell.base.caching import kept_with
+from deltacell.base.checks import check_choice
 from deltacell.cell import Metabolism
-from deltacell.models.base import check_choice, named_range
+from deltacell.models.base import named_range
 from deltacell.models.hetero_cell.combinations import (
     COMBINATIONS,
     AttentionCombination,
@@ -35,7 +37,7 @@ from deltacell.propagate.hop import (
     MessageShape,
 )
 from deltacell.propagate.parallel.chunks import Rows
-from deltacell.propagate.product import SparseMatrix, kept_with
+from deltacell.propagate.product import SparseMatrix
 
 
 class GeneLayer(nn.Module):

@@ -11,15 +11,10 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from deltacell.base.checks import check_choice, check_range
 from deltacell.base.errors import InputError
 from deltacell.cell import Cell, Metabolism
-from deltacell.models.base import (
-    check_cell,
-    check_choice,
-    check_range,
-    checked_relations,
-    named_range,
-)
+from deltacell.models.base import check_cell, checked_relations, named_range
 from deltacell.models.gene_vectors import GeneEncoder
 from deltacell.models.hetero_cell.gates import HeteroCellGates
 from deltacell.models.hetero_cell.heads import GlobalHead, Pooling

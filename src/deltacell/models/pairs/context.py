@@ -21,7 +21,8 @@ from deltacell.models.interface import Study, StudyEvidence, StudyPredictor
 from deltacell.models.pairs.columns import Known, PairColumns
 from deltacell.models.pairs.messages import Measured, named_votes
 from deltacell.screen import Genotypes, Grid, Screen
-from deltacell.screen.genotypes import comparable_keys, set_keys, sets_with
+from deltacell.screen.gene_keys import comparable_keys, set_keys
+from deltacell.screen.genotypes import sets_with
 from deltacell.screen.hit_rule import HitRule
 
 _EXPECTED = ("score", "hit", "given_hit")  # what is read of the prediction of a study's predictor

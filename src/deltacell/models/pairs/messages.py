@@ -22,7 +22,7 @@ from deltacell.models.fitted.gene_sets import GeneOrder, GenePairs, GeneSets, lo
 from deltacell.models.fitted.predictor import Part
 from deltacell.models.gene_vectors import largest_signs, standardised
 from deltacell.models.interface import Vote
-from deltacell.screen.genotypes import set_keys
+from deltacell.screen.gene_keys import set_keys
 
 PROFILE_WIDTH = 16  # the least number of columns of a feature that serves to compare genes
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from deltacell.profile.explain.causes import CauseKind
-from deltacell.profile.trace.host import Category
+from deltacell.profile.trace.categories import Category
 
 
 @dataclass(frozen=True)

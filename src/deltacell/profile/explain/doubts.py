@@ -12,7 +12,7 @@ from deltacell.profile.explain.account import Waterfall
 from deltacell.profile.explain.noise import FEW, Difference
 from deltacell.profile.explain.subject import Subject
 from deltacell.profile.trace.attribution import Attribution
-from deltacell.profile.trace.host import records_nothing
+from deltacell.profile.trace.host_names import records_nothing
 from deltacell.profile.trace.trace import Kind
 
 WITHIN = 0.01  # parts that differ from the wall time by a larger share are doubted

@@ -63,7 +63,7 @@ from deltacell.profile.explain.view import View
 from deltacell.profile.limits import limits_of_fit, limits_sentence
 from deltacell.profile.trace.attribution import RanksAttribution
 from deltacell.profile.trace.device import PARTS
-from deltacell.profile.trace.host import records_nothing
+from deltacell.profile.trace.host_names import records_nothing
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -10,7 +10,7 @@ import polars as pl
 
 from deltacell.profile.component_rows import NO_COMPONENT, WITHIN, StepPass
 from deltacell.profile.explain.account import Account, EvidenceTable, Waterfall
-from deltacell.profile.trace.host import Category
+from deltacell.profile.trace.categories import Category
 
 # The phases in which a pass runs, and their categories.
 _PHASES = {

@@ -32,7 +32,7 @@ from deltacell.profile.explain.settings import (
 )
 from deltacell.profile.explain.subject import RunTimes
 from deltacell.profile.record import Messages
-from deltacell.profile.trace.host import Category
+from deltacell.profile.trace.categories import Category
 
 SAME = 0.02  # times that differ by at most this share are the same
 MOST = 0.5  # a setting explains a gap if the parts that it acts on make at least this share of it

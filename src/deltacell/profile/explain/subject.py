@@ -21,7 +21,7 @@ from deltacell.profile.fit_phases import read_fit_phases
 from deltacell.profile.phase_rows import PhaseSummary
 from deltacell.profile.record import PHASES, RUN_FILE, TRACES, RunRecord, Status, read_run
 from deltacell.profile.trace.attribution import RanksAttribution
-from deltacell.profile.trace.host import CATEGORY_OF_PHASE
+from deltacell.profile.trace.categories import CATEGORY_OF_PHASE
 from deltacell.profile.trace.read import read_traces
 
 CATEGORY_OF = {phase: category.title for phase, category in CATEGORY_OF_PHASE.items()}

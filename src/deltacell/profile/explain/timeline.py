@@ -10,10 +10,10 @@ import polars as pl
 
 from deltacell.base.arrays import Bools, Ints
 from deltacell.base.text import short_name
+from deltacell.profile.trace.ancestors import count_above
 from deltacell.profile.trace.attribution import Attribution, RanksAttribution
+from deltacell.profile.trace.categories import Category
 from deltacell.profile.trace.device import PARTS, device_part
-from deltacell.profile.trace.host import Category
-from deltacell.profile.trace.self_time import count_above
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
 MOST_BARS = 5000  # bars of all ranks together

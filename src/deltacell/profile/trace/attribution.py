@@ -19,17 +19,19 @@ from deltacell.base.arrays import Ints
 from deltacell.base.errors import InputError
 from deltacell.base.text import count_text
 from deltacell.profile.trace import device as devices
-from deltacell.profile.trace import host as hosts
 from deltacell.profile.trace.calls import Calls, find_calls
+from deltacell.profile.trace.categories import Category, is_collective, is_loader
 from deltacell.profile.trace.components import StepComponents, device_parts, host_parts
 from deltacell.profile.trace.device import PARTS, DeviceTime, collective_rows
-from deltacell.profile.trace.host import Category, HostTime, is_collective, is_loader
+from deltacell.profile.trace.host import HostTime, host_time
+from deltacell.profile.trace.intervals import Covered
 from deltacell.profile.trace.read import missing_ranks
 from deltacell.profile.trace.repeats import spread_of_kernels, spread_of_operators
-from deltacell.profile.trace.self_time import Covered, Nesting, nest
+from deltacell.profile.trace.self_time import Nesting, nest
 from deltacell.profile.trace.steps import Steps, find_steps
 from deltacell.profile.trace.trace import NOTHING, Kind, Thread, Trace
 from deltacell.profile.trace.typical import typical_step
+from deltacell.profile.trace.waits import sync_points
 from deltacell.profile.trace.work import find_traits, find_work
 
 MUCH = 0.1  # a larger share of time in no category is reported
@@ -57,7 +59,7 @@ class Attribution:
         self.nesting = nesting = nest(trace)
         self.launch = devices.launches(trace)  # the host's call behind each event of the device
         self.steps = steps = find_steps(trace, self.launch)
-        self.host = host = hosts.host_time(trace, nesting, steps)
+        self.host = host = host_time(trace, nesting, steps)
         self.doing = host.spent(steps)  # what the host did; adds up to the wall time
         self.device = None
         if (trace.on_device & (trace.duration >= 0)).any():
@@ -72,7 +74,7 @@ class Attribution:
             }
         )
         self.loader = _loader(trace, nesting, steps, host)
-        self.syncs = hosts.sync_points(trace, nesting, steps)  # the host waits for the device
+        self.syncs = sync_points(trace, nesting, steps)  # the host waits for the device
         self.typical = typical = typical_step(steps, host, self.device)  # the index of a step
         bounds = (int(steps.begin[typical]), int(steps.end[typical]))
         self.critical_path = devices.critical_path(trace, host, self.launch, *bounds)

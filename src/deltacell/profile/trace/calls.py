@@ -16,8 +16,11 @@ import numpy as np
 import polars as pl
 
 from deltacell.base.arrays import Bools, Doubles, Indices, Ints
-from deltacell.profile.trace.host import Category, HostTime, own_categories, plain_names
-from deltacell.profile.trace.self_time import Nesting, climb
+from deltacell.profile.trace.ancestors import climb
+from deltacell.profile.trace.categories import Category, own_categories
+from deltacell.profile.trace.host import HostTime
+from deltacell.profile.trace.host_names import plain_names
+from deltacell.profile.trace.self_time import Nesting
 from deltacell.profile.trace.steps import Steps
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 

@@ -13,9 +13,12 @@ import numpy as np
 import polars as pl
 
 from deltacell.base.arrays import Bools, Indices, Ints
+from deltacell.profile.trace.ancestors import climb, count_above
+from deltacell.profile.trace.categories import Category, own_categories
 from deltacell.profile.trace.device import PARTS, DeviceTime, device_part
-from deltacell.profile.trace.host import Category, HostTime, own_categories, plain_names
-from deltacell.profile.trace.self_time import Nesting, climb, count_above
+from deltacell.profile.trace.host import HostTime
+from deltacell.profile.trace.host_names import plain_names
+from deltacell.profile.trace.self_time import Nesting
 from deltacell.profile.trace.steps import Steps
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 

@@ -15,10 +15,12 @@ import numpy as np
 import polars as pl
 
 from deltacell.base.arrays import Bools, Indices, Ints, distinct
-from deltacell.profile.trace.host import Category, HostTime, by_time, is_collective, waiting_calls
-from deltacell.profile.trace.self_time import Covered
+from deltacell.profile.trace.categories import Category, is_collective
+from deltacell.profile.trace.host import HostTime, by_time
+from deltacell.profile.trace.intervals import Covered
 from deltacell.profile.trace.steps import Steps
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
+from deltacell.profile.trace.waits import waiting_calls
 
 PARTS = ("compute", "communication", "copies", "idle")  # exposed communication and copies
 # Why a device is idle.

@@ -14,7 +14,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from deltacell.base.arrays import Bools, Indices, Ints, distinct, offsets_of
+from deltacell.base.arrays import Indices, Ints, distinct
+from deltacell.profile.trace.ancestors import first_open
+from deltacell.profile.trace.intervals import Covered
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
 _MANY_LEVELS = 1_000  # with more, going through events is faster than going through levels
@@ -69,51 +71,6 @@ def _lanes(trace: Trace) -> Indices:
     beside &= trace.kind == Kind.annotation
     lane: Indices = np.where(beside, trace.thread + np.int32(len(trace.threads)), trace.thread)
     return lane
-
-
-def climb(climbs: Bools, parent: Indices) -> Indices:
-    """Return the nearest of each event and its ancestors that does not climb, or the root."""
-    place = np.where(climbs & (parent >= 0), parent, np.arange(len(parent), dtype=np.int32))
-    # The distance doubles each time, so even a deep stack takes few rounds.
-    while not np.array_equal(further := place[place], place):
-        place = further
-    return place
-
-
-def count_above(counted: Bools, parent: Indices) -> Ints:
-    """Return how many of each event's ancestors are counted, [events]."""
-    is_root = parent < 0
-    total = np.where(is_root, 0, counted[parent]).astype(np.int64)
-    # The ancestor up to which `total` counts; a root stays, and what is above it counts 0.
-    reached = np.where(is_root, np.arange(len(parent), dtype=np.int32), parent)
-    while not np.array_equal(further := reached[reached], reached):
-        total += total[reached]
-        reached = further
-    return total
-
-
-def first_open(rows: Ints | Indices, times: Ints, end: Ints, parent: Indices) -> Indices:
-    """Return the nearest of each row and its ancestors that ends after a time, or `NOTHING`.
-
-    Ancestors must not end before what is in them. Each of ``log2(depth)`` rounds halves the
-    distance that is left, so deep stacks take as long as shallow ones with as many events.
-    """
-    # The last entry stands for no event, and never ends.
-    ends = np.append(end, np.iinfo(np.int64).max)
-    none = np.int32(len(end))
-    jump = np.append(np.where(parent >= 0, parent, none), none).astype(np.int32)
-    jumps = []
-    while (jump != none).any():
-        jumps.append(jump)
-        jump = jump[jump]
-    place = np.where(rows >= 0, rows, none).astype(np.int32)
-    for far in reversed(jumps):
-        above = far[place]
-        place = np.where(ends[above] <= times, above, place)
-    has_ended = ends[place] <= times
-    nearest = jumps[0] if jumps else np.full(len(ends), none)
-    place = np.where(has_ended, nearest[place], place)
-    return np.where(place == none, NOTHING, place).astype(np.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,40 +175,3 @@ def _cut(begin: Ints, end: Ints) -> tuple[Ints, Indices]:
                 called_from[row] = other
         open_rows.append(row)
     return np.array(cut, dtype=np.int64), np.array(called_from, dtype=np.int32)
-
-
-@dataclass(frozen=True, eq=False)
-class Covered:
-    """A union of intervals, as sorted intervals that do not touch."""
-
-    begin: Ints
-    end: Ints
-
-    @classmethod
-    def union(cls, begin: Ints, end: Ints) -> Covered:
-        """Return the union of some intervals."""
-        lasting = end > begin
-        begin = begin[lasting]
-        end = end[lasting]
-        reached = np.maximum.accumulate(end)
-        apart = begin[1:] > reached[:-1]
-        ends = np.append(reached[:-1][apart], reached[-1:])
-        return cls(np.append(begin[:1], begin[1:][apart]), ends)
-
-    @property
-    def total(self) -> int:
-        """The nanoseconds of all intervals together."""
-        return int((self.end - self.begin).sum())
-
-    def until(self, times: Ints) -> Ints:
-        """Return the nanoseconds that are covered before each time."""
-        length = offsets_of(self.end - self.begin)
-        place = np.searchsorted(self.begin, times, side="right")
-        # No interval ends before the first one.
-        ends = np.append(np.iinfo(np.int64).min, self.end)
-        covered: Ints = length[place] - np.maximum(ends[place], times) + times
-        return covered
-
-    def within(self, begin: Ints, end: Ints) -> Ints:
-        """Return the nanoseconds that are covered between each begin and end."""
-        return self.until(end) - self.until(begin)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from deltacell.base.arrays import Bools, Indices, Ints
+from deltacell.base.arrays import Bools, Indices, Ints, distinct
+from deltacell.profile.trace.intervals import Covered
+from deltacell.profile.trace.self_time import Timeline
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
 WARM_UP = 1.4  # a leading step of this many times the median after the first step is warm-up
@@ -189,3 +193,21 @@ def _uncounted(wall: Ints, events: Ints) -> list[tuple[int, str]]:
     if whole < len(wall):
         cut.append((whole, "the profiler stopped in it"))
     return cut
+
+
+class Pieces(NamedTuple):
+    """Consecutive pieces of time that fill all steps."""
+
+    begin: Ints
+    end: Ints
+    step: Indices  # the index of the step
+
+    @classmethod
+    def of(cls, steps: Steps, lines: Sequence[Timeline], collectives: Covered) -> Pieces:
+        """Return the pieces between any two times at which something begins or ends."""
+        bounds = (steps.begin, steps.end, collectives.begin, collectives.end)
+        times, _ = distinct(np.concatenate([*bounds, *(line.times for line in lines)]))
+        # The bounds of steps are among the times, so a piece lies in one step or in none.
+        step = steps.place(times[:-1]).astype(np.int32)
+        is_inside = step >= 0
+        return cls(times[:-1][is_inside], times[1:][is_inside], step[is_inside])

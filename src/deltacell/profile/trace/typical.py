@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from deltacell.base.arrays import Ints
+from deltacell.profile.trace.categories import Category
 from deltacell.profile.trace.device import PARTS, DeviceTime
-from deltacell.profile.trace.host import Category, HostTime
+from deltacell.profile.trace.host import HostTime
 from deltacell.profile.trace.steps import Steps
 
 

@@ -20,7 +20,8 @@ import polars as pl
 from deltacell.base.arrays import Bools, Indices, Ints
 from deltacell.profile.trace.components import component_events, component_of, owner_of
 from deltacell.profile.trace.device import PARTS, device_part
-from deltacell.profile.trace.host import HostTime, by_time, plain_names
+from deltacell.profile.trace.host import HostTime, by_time
+from deltacell.profile.trace.host_names import plain_names
 from deltacell.profile.trace.self_time import Nesting
 from deltacell.profile.trace.steps import Steps
 from deltacell.profile.trace.trace import NAMES, NOTHING, Kind, Trace

@@ -12,10 +12,11 @@ from scipy.sparse import csr_array, eye_array
 from torch import Tensor
 
 from deltacell.base.arrays import Bools, Ints, offsets_of, ragged_positions
+from deltacell.base.caching import kept_with
 from deltacell.propagate.hop import GENE, Aggregate, HopShape, MessageShape
 from deltacell.propagate.parallel.chunks import Chunks, RowFunction, Rows, row_wise
 from deltacell.propagate.pool import WildTerms, pool_changes
-from deltacell.propagate.product import SparseMatrix, kept_with
+from deltacell.propagate.product import SparseMatrix
 from deltacell.propagate.strategy import Readout, Step
 
 

@@ -11,7 +11,8 @@ from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.communication import StepRequest, StopRequests
 from deltacell.train.config import TrainerConfig
 from deltacell.train.finite import FiniteGuard
-from deltacell.train.run_directory import MEANING, RunDirectory
+from deltacell.train.run_config import MEANING
+from deltacell.train.run_directory import RunDirectory
 from deltacell.train.state import TrainingState
 from deltacell.train.step import StepResult
 from deltacell.train.throughput import Throughput
