@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from training_logs import lightning_log, torch_table
+from training_logs import SIMPLE_PROFILE, lightning_log, torch_table
 
 from deltacell.base.errors import InputError
 from deltacell.profile.explain.reconcile import reconcile
@@ -26,6 +26,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "fast.out").write_text(lightning_log(0.25, warmup=warmup))
     (tmp_path / "slow.out").write_text(lightning_log(1.0, warmup=warmup))
     (tmp_path / "profile.out").write_text(lightning_log(2.0, n_steps=11))
+    (tmp_path / "profile.txt").write_text(SIMPLE_PROFILE)
     (tmp_path / "fast.txt").write_text(torch_table(250.0, 4, self_total="1.2s"))
     (tmp_path / "slow.txt").write_text(torch_table(1000.0, 8, self_total="8.8s"))
     return tmp_path
@@ -135,6 +136,7 @@ def test_a_log_of_a_run_with_other_steps_is_not_of_the_training(folder: Path) ->
         ("{name: m, measured: it/s, a: {log: none.out}, b: 1}", "unreadable"),
         ("{name: m, measured: it/s, a: {log: measurements.yaml}, b: 1}", "no-readings-in-log"),
         ("{name: m, measured: epoch seconds, a: {log: fast.txt}, b: 1}", "not-in-log"),
+        ("{name: m, measured: loader only, a: {log: profile.txt}, b: 1}", "not-of-the-loader"),
         ("{name: m, measured: it/s, a: {log: ''}, b: 1}", "not-measurements"),
         ("{name: m, measured: it/s, a: {lag: x}, b: 1}", "not-measurements"),
     ],

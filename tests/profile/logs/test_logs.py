@@ -231,6 +231,13 @@ def test_a_log_with_two_batch_sizes_has_none(read) -> None:
     assert read("Starting with 4 processes\n" + text).ranks is None
     registered = "All distributed processes registered. Starting with 4 processes\n"
     assert read(registered + text).ranks == 4
+    members = "".join(
+        f"Initializing distributed: GLOBAL_RANK: {rank}, MEMBER: {rank + 1}/4\n"
+        for rank in range(4)
+    )
+    assert read(members + registered + "WORLD_SIZE=4\n" + text).ranks == 4
+    assert read("world_size: 8\n" + registered + text).ranks is None
+    assert read("local_world_size=8\n" + text).ranks is None
 
 
 @settings(max_examples=60, deadline=None)

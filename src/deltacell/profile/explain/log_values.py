@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from deltacell.base.errors import InputError
+from deltacell.base.text import seconds_text
 from deltacell.profile.explain.figures import OF_TRAINING
 from deltacell.profile.explain.measurements import Measurement, Measurements, Reading, Side
 from deltacell.profile.logs.read import read_log
 from deltacell.profile.logs.readings import Log, LogReading, Quantity
 from deltacell.profile.logs.sentences import reading_sentence, settings_sentence
 
+MOST_OF_STEP = 0.9  # the wait for the loader, in a log of the loader alone
 _QUANTITIES = {"epoch seconds": Quantity.epoch, "trace sum": Quantity.self_sum}  # others: a step
 
 
@@ -110,6 +112,8 @@ def _fill(
             where=path,
             fix="Use another log, or write down the value.",
         )
+    if measurement.measured == "loader only":
+        _check_is_loader(measurement, log, in_log, path)
     if not reading.readings and len(in_log.seconds) > 1:
         reading.readings = tuple(measurement.value_of(seconds) for seconds in in_log.seconds)
     if not reading.value:
@@ -124,3 +128,17 @@ def _fill(
         if not is_written:
             setattr(reading, name, value_in_log)
     return LogUse(log, in_log, measurement.name, side.name)
+
+
+def _check_is_loader(measurement: Measurement, log: Log, steps: LogReading, path: Path) -> None:
+    """Raise an error if the steps of a log wait for a loader only a part of their time."""
+    wait = log.reading(Quantity.loader_wait)
+    if wait is None or wait.steady >= MOST_OF_STEP * steps.steady:
+        return
+    raise InputError(
+        f"'{measurement.name}': {log.path.name} has whole steps of {seconds_text(steps.steady)}, of"
+        f" which {seconds_text(wait.steady)} wait for the loader: it is not of the loader alone",
+        code="not-of-the-loader",
+        where=path,
+        fix="Write measured: it/s, or use the log of a run without a model.",
+    )

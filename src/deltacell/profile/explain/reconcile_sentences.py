@@ -334,9 +334,14 @@ def epochs_sentence(a: Account, b: Account, ratio: EpochRatio) -> str:
         f" {seconds_text(b.epoch_s or 0.0)} against {seconds_text(a.epoch_s or 0.0)}:"
         f" {ratio.steps:.3g} times as many steps, each {ratio.time_per_step:.3g} times as long,"
         f" predict {ratio_text(ratio.of_steps)}, and the rest lies outside the steps,"
-        f" {share_text(ratio.outside_share_a)} of an epoch of {a.name} and"
-        f" {share_text(ratio.outside_share_b)} of one of {b.name}."
+        f" {_outside_text(ratio.outside_share_a)} of an epoch of {a.name} and"
+        f" {_outside_text(ratio.outside_share_b)} of one of {b.name}."
     )
+
+
+def _outside_text(share: float) -> str:
+    """Return the share of an epoch outside its steps, which rounded readings can make negative."""
+    return share_text(share) if share >= 0.01 else "under 1 %"
 
 
 def whole_epochs_sentence(a: Account, b: Account, ratio: EpochRatio) -> str:

@@ -20,7 +20,15 @@ from deltacell.profile.logs.torch_table import TorchTableReader
 # Not val_batch_size, per_device_batch_size and the like, which are other sizes.
 _BATCH = re.compile(r"(?<![\w.-])batch_size[\"']?\s{0,20}[:=]\s{0,20}(\d{1,9})\b(?![.\w])")
 # Lightning: All distributed processes registered. Starting with 4 processes
-_RANKS = re.compile(r"processes registered\. Starting with (\d{1,6}) processes")
+#            Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/4
+# and world_size=4 in a config or an environment.
+_RANKS = re.compile(
+    r"processes registered\. Starting with (?P<started>\d{1,6}) processes"
+    r"|GLOBAL_RANK: \d{1,6}, MEMBER: \d{1,6}/(?P<members>\d{1,6})\b"
+    r"|(?<![\w.-])world_size[\"']?\s{0,20}[:=]\s{0,20}(?P<world>\d{1,6})\b(?![.\w])",
+    re.IGNORECASE,
+)
+_OF_RANKS = ("processes registered", "MEMBER: ", "world_size", "WORLD_SIZE")
 
 
 def read_log(path: str | os.PathLike[str]) -> Log:
@@ -65,7 +73,7 @@ def _read_text(path: Path, lines: Iterable[LogLine]) -> Log:
         table.add(line.number, line.text)
         if "batch_size" in line.text:
             _add_numbers(batches, _BATCH, line.text)
-        if "processes registered" in line.text:
+        if any(words in line.text for words in _OF_RANKS):
             _add_numbers(ranks, _RANKS, line.text)
     return Log(
         path,
@@ -82,7 +90,7 @@ def _add_numbers(numbers: set[int], pattern: re.Pattern[str], text: str) -> None
     """Add what a line says; two different numbers are enough to know that it is not clear."""
     for match in pattern.finditer(text):
         if len(numbers) < 2:
-            numbers.add(int(match[1]))
+            numbers.add(int(match[match.lastindex or 1]))
 
 
 def _only(numbers: set[int]) -> int | None:
