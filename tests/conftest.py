@@ -184,6 +184,7 @@ def _ranking(
         "enrichment": [],
         "measured": known,
         "accuracy": [],
+        "gene_list": "0123456789ab" * 5,
         "agreement": [
             {"part": part, "sets": sets[part], "pearson": 0.5 if part == "test" else 0.7}
             for part in parts

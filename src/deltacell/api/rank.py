@@ -12,6 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from deltacell.api.why import ScoreExplanation, why
 from deltacell.base.errors import InputError, need
 from deltacell.base.files import write_text
@@ -19,6 +21,7 @@ from deltacell.base.rendering import Shown, progress_bar, report_function
 from deltacell.base.text import Progress
 from deltacell.cell.annotation import enrichment
 from deltacell.profile.accuracy import sentence_of_residual
+from deltacell.ranking.against_additive import against_additive, overlap_of_runs
 from deltacell.ranking.ensemble import scorer_of
 from deltacell.ranking.evidence import knowledge_of
 from deltacell.ranking.gene_names import gene_facts
@@ -103,6 +106,7 @@ class Ranked(Ranking, Shown):
 
     def to_json(self, most: int = SHOWN) -> dict[str, Any]:
         """Return a JSON-serialisable dict, see `Ranking.to_json`, with hits and what low means."""
+        self._check_genes()
         result = super().to_json(most)
         if self.expected_hits:
             result["sentences"].insert(1, self._sentence_of_expected_hits())
@@ -113,8 +117,45 @@ class Ranked(Ranking, Shown):
         result["high_means"] = rule.meaning_of_high
         result["hits"] = rule.to_json()
         result["sentences"][1:1] = self._sentences_of_residuals()
+        result["sentences"] += self._sentences_on_agreement()
         result["accuracy"] = self._sentences_of_accuracy()
         return result
+
+    def _check_genes(self) -> None:
+        """Raise if the ranking was made with another list of genes than that of its runs."""
+        sealed = self.about.get("identity", {}).get("genes_of_cell", "")
+        genes = self.runs[0].data.cell.genes.checksum
+        if sealed and sealed != genes:
+            what = f"the ranking was made with the gene list {sealed[:12]}, and not that of the "
+            what += f"run, {genes[:12]}"
+            raise InputError(what, code="other-genes", where=self.path, fix="Rank again.")
+
+    def _sentences_on_agreement(self) -> list[str]:
+        """Return how scores relate to the additive prediction, and runs to each other."""
+        scorer = scorer_of(self.runs)
+        request = self.about["request"]
+        sentences: list[str] = []
+        if request["size"]:
+            names = self.runs[0].data.cell.genes
+            given = [names.index(name) for name in request["given"]]
+            run = self.runs[0]
+            compared = against_additive(run, scorer, self.genes, request["size"], given)
+            sentences += compared.sentences
+        if len(self.runs) > 1:
+            for end, sets in self._kept_sets.items():
+                overlap = overlap_of_runs(scorer, end, np.array(sets), first=FIRST)
+                sentences += [] if overlap is None else [overlap.sentence]
+        return sentences
+
+    @property
+    def _kept_sets(self) -> dict[str, list[list[int]]]:
+        """The genes of the sets of each end whose sets are of one size."""
+        kept: dict[str, list[list[int]]] = {}
+        for row in super().to_json()["rows"]:
+            if row["end"] is not None:
+                kept.setdefault(row["end"], []).append(self._indices(row))
+        sizes = {end: {len(genes) for genes in sets} for end, sets in kept.items()}
+        return {end: sets for end, sets in kept.items() if len(sizes[end]) == 1}
 
     def _sentences_of_refits(self) -> list[str]:
         """Return how predictors were made that were fitted on all measurements."""

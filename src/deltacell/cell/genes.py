@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import Any, Literal
 
@@ -126,6 +128,11 @@ class Genes(Sequence[str]):
             code="ambiguous-gene",
             fix="Use the systematic name.",
         )
+
+    @cached_property
+    def checksum(self) -> str:
+        """SHA-256 of the systematic names in their order, by which a gene list is known."""
+        return hashlib.sha256("\n".join(self.systematic).encode()).hexdigest()
 
     def is_known(self, name: str) -> bool:
         """Whether a name is the systematic name, standard name or alias of one gene or more."""

@@ -81,6 +81,7 @@ class CellFacts:
     checksum: str
     n_genes: int
     relations: tuple[str, ...] = ()
+    genes: str = ""  # the checksum of their names in order; empty in records of earlier versions
 
 
 @dataclass(frozen=True, kw_only=True)

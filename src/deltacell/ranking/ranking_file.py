@@ -90,6 +90,7 @@ class Ranking:
             "rows_not_here": counts["rows"] - len(rows),
             "measured": [],
             "agreement": [],
+            "gene_list": self.about.get("identity", {}).get("genes_of_cell", ""),
             "accuracy": [],
         }
 

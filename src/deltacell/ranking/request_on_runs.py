@@ -77,6 +77,7 @@ def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best
     identity = {
         **request.to_json(),
         "gene_list": hashlib.sha256(genes.tobytes()).hexdigest(),
+        "genes_of_cell": cell.genes.checksum,
         "set_list": checksum,
         "weights": [{"run": f.name, "seed": f.seed, "sha256": f.sha256} for f in facts],
         "cell": cell.checksum,

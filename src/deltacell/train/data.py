@@ -89,6 +89,7 @@ class TrainingData:
             checksum=self.cell.checksum,
             n_genes=self.cell.n_genes,
             relations=tuple(self.cell.relations),
+            genes=self.cell.genes.checksum,
         )
         screen = ScreenFacts(
             checksum=self.screen.checksum,

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from deltacell.base.errors import DeltacellError, InputError
+from deltacell.base.errors import DeltacellError, InputError, StoreError
+from deltacell.cell import Cell
 from deltacell.models.interface import TargetScale
 from deltacell.profile.record import CHECKPOINTS, SPLIT, RunRecord, Status, read_run
 from deltacell.storage import read_manifest
@@ -59,6 +60,7 @@ def load_run(
     record = read_run(path)
     config = resumed_config(path)
     data = load_data(config, record.path / SPLIT) if data is None else data
+    _check_genes(record, data.cell)
     checkpoints = Checkpoints(record.path / CHECKPOINTS)
     state = checkpoints.load("last" if which == "best" and checkpoints.best is None else which)
     check_meaning(state, config, data, record.path)
@@ -78,6 +80,19 @@ def load_run(
         model = model.to(place)
         predictor = TrainedPredictor(model.eval(), data.cell, scale, config.data.batch_size)
     return LoadedRun(record, config, data, predictor)
+
+
+def _check_genes(record: RunRecord, cell: Cell) -> None:
+    """Raise if a run was trained on another list of genes, or on the same in another order."""
+    sealed = record.cell
+    if sealed is None or sealed.genes in ("", cell.genes.checksum):
+        return
+    what = f"the run was trained on another list of genes: {sealed.n_genes:,} genes with the "
+    what += (
+        f"checksum {sealed.genes[:12]}, and not {cell.n_genes:,} with {cell.genes.checksum[:12]}"
+    )
+    fix = "Restore the cell of the training, or train again."
+    raise StoreError(what, code="other-genes", where=record.path, fix=fix)
 
 
 def _has_ended(checkpoints: Checkpoints, config: Config) -> bool:

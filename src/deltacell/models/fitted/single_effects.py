@@ -31,6 +31,8 @@ def expected_scores(
     training: Part,
     n_genes: int,
     sets: GeneSets,
+    *,
+    penalty: float = PENALTY,
 ) -> Doubles:
     r"""Return the score that single effects lead to expect of each set, [sets].
 
@@ -39,8 +41,8 @@ def expected_scores(
     training part alone. A gene that is in none of its sets has no effect.
     """
     if kind == "additive":
-        return ridge(training, n_genes, PENALTY).score(sets)
-    return multiplicative_effects(training, n_genes, PENALTY).expected(sets)
+        return ridge(training, n_genes, penalty).score(sets)
+    return multiplicative_effects(training, n_genes, penalty).expected(sets)
 
 
 class MultiplicativeEffects(GeneEffects):
