@@ -31,8 +31,8 @@ from deltacell import Screen
 from deltacell.cli.app import app
 from deltacell.evaluation import fitted_baselines
 from deltacell.models import DangoLoss, LossValue
-from deltacell.train import compare_modes
 from deltacell.train import run as running
+from deltacell.train.comparing import trials
 from deltacell.train.config.compose import compose
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -195,7 +195,7 @@ def run_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 
     for module, name in ((running, "train"), (fitted_baselines, "fit_predictor")):
         monkeypatch.setattr(module, name, partial(shorter, getattr(module, name)))
-    monkeypatch.setattr(compare_modes, "subprocess", SimpleNamespace(run=mode))
+    monkeypatch.setattr(trials, "subprocess", SimpleNamespace(run=mode))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 from deltacell.cli.app import app
 from deltacell.profile.phase_rows import read_phases
 from deltacell.profile.record import Status, read_run
+from deltacell.train.comparing import trials
 from deltacell.train.config.compose import compose
 from deltacell.train.config.saved import from_yaml
 
@@ -95,9 +96,10 @@ def test_modes_are_shown_side_by_side(deltacell, training, tmp_path, monkeypatch
         return subprocess.CompletedProcess(command, result.exit_code)
 
     # The test of the page on training has one of them in a process of its own.
-    monkeypatch.setattr("deltacell.train.compare_modes.subprocess", SimpleNamespace(run=here))
+    monkeypatch.setattr(trials, "subprocess", SimpleNamespace(run=here))
     file = tmp_path / "modes.json"
-    said = deltacell("modes", *training.SMALL, "--steps", "4", "--json", file).stdout
+    options = ("--steps", "4", "--repeats", "1", "--json", file)
+    said = deltacell("modes", *training.SMALL, *options).stdout
     for part in ("forward and loss", "backward and communication", "optimizer"):
         assert part in said
     result = json.loads(file.read_text())

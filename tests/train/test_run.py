@@ -19,7 +19,7 @@ import torch
 from scipy.optimize import lsq_linear
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from deltacell.base.errors import DeltacellError, MissingExtraError, need
+from deltacell.base.errors import DeltacellError, InputError, MissingExtraError, need
 from deltacell.models import LossValue
 from deltacell.models.baselines import BASELINES, Additive
 from deltacell.models.registry import config_class
@@ -383,6 +383,13 @@ def test_a_mode_that_fails_says_which_and_why(monkeypatch):
     def run(command, **_):
         return SimpleNamespace(returncode=2, stdout="", stderr="error: the cell has left\n")
 
-    monkeypatch.setattr("deltacell.train.compare_modes.subprocess.run", run)
+    monkeypatch.setattr("deltacell.train.comparing.trials.subprocess.run", run)
     with pytest.raises(DeltacellError, match="the mode 'empty' failed: the cell has left"):
         run_modes(["experiment=demo"])
+
+
+@pytest.mark.parametrize("word", ["mode=data", "+mode_steps=3", "directory=here"])
+def test_what_modes_sets_itself_is_an_error(word):
+    with pytest.raises(InputError) as error:
+        run_modes(["experiment=demo", word])
+    assert error.value.code == "set-by-modes"

@@ -97,7 +97,7 @@ def hydra_text(value: object) -> str:
     if isinstance(value, dict):
         items = ",".join(f"{_hydra_key(key)}:{hydra_text(item)}" for key, item in value.items())
         return f"{{{items}}}"
-    return _quoted_for_hydra(str(value))
+    return str(value) if isinstance(value, int | float) else _quoted_for_hydra(str(value))
 
 
 def _hydra_key(key: object) -> str:
@@ -105,8 +105,13 @@ def _hydra_key(key: object) -> str:
     return re.sub(r"([\\()\[\]{}:=,\s])", r"\\\1", str(key))
 
 
+# What Hydra would take for a number, a truth value or none, if it were not quoted.
+_OTHER_TYPES = re.compile(r"true|false|null|[-+]?(inf|nan|[\d._]+(e[-+]?\d+)?)", re.IGNORECASE)
+
+
 def _quoted_for_hydra(text: str) -> str:
-    if re.fullmatch(r"[\w./-]+", text, re.ASCII):
+    is_plain = re.fullmatch(r"[\w./-]+", text, re.ASCII)
+    if is_plain and not _OTHER_TYPES.fullmatch(text):
         return text
     # Hydra takes a backslash as it is, unless a quote or the end of the text follows.
     escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)

@@ -13,7 +13,17 @@ import typer
 
 from deltacell.base.errors import DeltacellError
 from deltacell.base.memory import check_limit, lacks_memory, memory_sentence
-from deltacell.cli import bench, data, explain, predict, refit, slurm, start, train
+from deltacell.cli import (
+    bench,
+    compare,
+    data,
+    explain,
+    predict,
+    refit,
+    slurm,
+    start,
+    train,
+)
 from deltacell.cli.program import Program, option
 
 UNLIMITED = frozenset(("-h", "--help", "--version"))  # need no library
@@ -36,6 +46,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "predict": predict.predict,
     "why": predict.why,
     "explain": explain.explain,
+    "compare": compare.compare,
     "reconcile": explain.reconcile,
     "modes": train.modes,
     "data get": data.get,
@@ -49,8 +60,9 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "slurm train": slurm.train,
     "slurm predict": slurm.predict,
     "slurm evaluate": slurm.evaluate,
+    "slurm compare": slurm.compare,
 }
-PASS_ON = (slurm.predict, slurm.evaluate)
+PASS_ON = (slurm.predict, slurm.evaluate, slurm.compare)
 GROUPS = {
     "data": ("Get, import, generate, show, split and query cells and screens.", "info demo"),
     "bench": ("Measure speed and memory on this machine.", "propagation --quick"),

@@ -1,4 +1,4 @@
-"""`deltacell slurm train`, `predict` and `evaluate`: scripts of Slurm jobs."""
+"""`deltacell slurm train`, `predict`, `evaluate` and `compare`: scripts of Slurm jobs."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ Partition = Annotated[str | None, option("Partitions, comma-separated.")]
 Account = Annotated[str | None, option("Account to charge.")]
 Memory = Annotated[str | None, option("Memory per job, such as 32G.")]
 JobName = Annotated[str | None, option("Job name; by default the command's.")]
+Mail = Annotated[str | None, option("Address that Slurm mails when the job ends or fails.")]
+Output = Annotated[str | None, option("File of the job's output, such as logs/%x-%j.out.")]
 
 
 def train(
@@ -45,6 +47,8 @@ def train(
     seeds: Annotated[str | None, option("Job array with one job per seed: 0-4 or 1,5,7.")] = None,
     requeue: Annotated[bool, option("Requeue and resume when stopped.", "--requeue")] = False,
     job_name: Annotated[str | None, option("Job name; by default the config's.")] = None,
+    mail: Mail = None,
+    output: Output = None,
     config_dir: ConfigDir = None,
 ) -> None:
     """Print the script of a Slurm job that trains.
@@ -56,7 +60,7 @@ def train(
     from deltacell.train.slurm import Job, job_script
 
     asked = (nodes, gpus_per_node, cpus_per_task, time, partition, account, mem, seeds, job_name)
-    job = Job(*asked, requeue=requeue)
+    job = Job(*asked, requeue=requeue, mail=mail, output=output)
     folder = None if config_dir is None else config_dir.absolute()
     typer.echo(job_script(overrides or [], job, _program(), folder), nl=False)
 
@@ -127,6 +131,37 @@ def evaluate(
     for run in typed["runs"]:
         read_run(run)
     typer.echo(command_script(_command("evaluate", typed, job), job, _program()), nl=False)
+
+
+def compare(
+    words: Words,
+    cpus_per_task: Cores = None,
+    gpus_per_node: Gpus = None,
+    time: Time = "02:00:00",
+    partition: Partition = None,
+    account: Account = None,
+    mem: Memory = None,
+    job_name: JobName = None,
+    mail: Mail = None,
+    output: Output = None,
+) -> None:
+    """Print the script of a Slurm job that compares two trainings by trials.
+
+    Takes the options of `deltacell compare`. A requeued job resumes.
+
+    Example: deltacell slurm compare runs/before runs/after --minutes 60 > job.sbatch
+    """
+    from deltacell.train.comparing.sides import read_sides
+    from deltacell.train.slurm import Job, command_script
+
+    asked = (None, gpus_per_node, cpus_per_task, time, partition, account, mem)
+    job = Job(*asked, job_name=job_name, mail=mail, output=output)
+    typed = _parsed("compare", words)
+    a = typed.pop("a")
+    b = typed.pop("b")
+    read_sides(a, b, typed["config_dir"])
+    command = ["compare", a, b, *_option_words("compare", typed)]
+    typer.echo(command_script(command, job, _program()), nl=False)
 
 
 def _program() -> list[str]:

@@ -115,6 +115,7 @@ def show_outcome(outcome: Outcome, config: Config) -> None:
 def modes(
     overrides: Overrides,
     steps: Annotated[int, option("Batches per mode.")] = 30,
+    repeats: Annotated[int, option("How often all modes take turns; noise becomes less.")] = 2,
     json: Json = None,
 ) -> None:
     """Run every execution mode of a config briefly, and compare their speed.
@@ -126,8 +127,9 @@ def modes(
     from deltacell.train.compare_modes import marginals, run_modes
 
     with progress_bar() as report:
-        times = run_modes(overrides or [], steps, report)
-    parts = marginals(times)
+        trials = run_modes(overrides or [], steps, report, repeats=repeats)
+    parts = marginals(trials)
+    times = {mode: of_mode.typical for mode, of_mode in trials.items()}
     print_rates(list(times.items()))
     print_marginals(parts)
     print_phases(times["train"])

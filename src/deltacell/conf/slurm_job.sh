@@ -7,6 +7,9 @@
   "account": job.account, "mem": job.mem, "array": job.seeds}.items() if value is not none %}
 #SBATCH --{{ option }}={{ value }}
 {% endfor %}
+{% for option, value in mail_and_output.items() if value is not none %}
+#SBATCH --{{ option }}={{ value }}
+{% endfor %}
 {# Seconds before the time limit at which the job is told to save. #}
 #SBATCH --signal=B:USR1@120
 #SBATCH --{{ "requeue" if job.requeue else "no-requeue" }}

@@ -6,7 +6,7 @@ A model's config stands beside it, in a module that `deltacell.models.registry` 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
@@ -16,6 +16,7 @@ from msgspec import Meta
 from omegaconf import MISSING as NO_VALUE
 
 from deltacell.base.errors import InputError
+from deltacell.models.variation import Variation, VariationKind
 
 if TYPE_CHECKING:
     from deltacell.cell import Cell
@@ -68,6 +69,16 @@ class ModelConfig:
     needs_data: ClassVar[bool] = True
     """False for a predictor that uses the data of other runs, see `data_from`."""
 
+    kinds_of_options: ClassVar[Mapping[str, VariationKind]] = {
+        "relations": VariationKind.relations,
+        "propagation": VariationKind.propagation,
+        "max_bytes": VariationKind.propagation,
+        "metabolism": VariationKind.metabolism,
+        "hidden": VariationKind.width,
+        "layers": VariationKind.layers,
+    }
+    """What `deltacell compare` calls a difference in an option; of others it is an option."""
+
     name: str = NO_VALUE
 
     @classmethod
@@ -107,6 +118,13 @@ class ModelConfig:
             return {}
         n = min(len(screen), MOST_GENOTYPES)
         return {"data.batch_size": 2 ** int(np.log2(np.clip(n // _BATCHES, *_BATCH_SIZES)))}
+
+    def variations(self) -> Iterator[Variation]:
+        """Yield what can be varied to find out what the time of a training depends on.
+
+        `deltacell compare` tries it on the slower one of two trainings.
+        """
+        yield from ()
 
     def rounds_of_fit(self, *, has_zeros: bool) -> int:
         """Return how many rounds, such as trees, a fit takes; 0 if it is not made of rounds."""
@@ -150,6 +168,10 @@ class LossConfig:
     def fits(self, model: ModelConfig) -> bool:
         """Return whether a model can be trained with it."""
         return model.trained_by == "loop" and set(self.reads()) <= model.gives().keys()
+
+    def variations(self) -> Iterator[Variation]:
+        """Yield what can be varied, as `ModelConfig.variations` does."""
+        yield from ()
 
     def build(self, model: ModelConfig, epochs: int) -> Loss:
         """Return a new loss for a model that is trained for so many epochs."""

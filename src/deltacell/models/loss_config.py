@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from deltacell.models.config import (
     Weight,
     one_of,
 )
+from deltacell.models.variation import Variation, VariationKind
 
 if TYPE_CHECKING:
     from deltacell.models.losses import Loss
@@ -83,6 +85,14 @@ class PointDistributionContrastConfig(LossConfig):
     def reads(self) -> tuple[str, ...]:
         """Return the vectors to contrast, if they are contrasted."""
         return ("z",) if self.lambda_c else ()
+
+    def variations(self) -> Iterator[Variation]:
+        """Yield the loss without the rows of other processes, and each of its terms left out."""
+        if self.gather_interval:
+            yield Variation(VariationKind.gather, {"loss.gather_interval": 0})
+        for term in ("lambda_w", "lambda_c"):
+            if getattr(self, term):
+                yield Variation(VariationKind.loss, {f"loss.{term}": 0.0})
 
     def build(self, model: ModelConfig, epochs: int) -> Loss:
         """Return a new loss, which is imported with PyTorch."""

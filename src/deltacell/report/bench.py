@@ -82,14 +82,16 @@ def _phase_row(phase: PhaseTime) -> tuple[float, float, float, float]:
 def print_marginals(rows: Sequence[Values]) -> None:
     """Print what each part of a step costs, as the difference of two modes."""
     table = [_marginal_row(row) for row in rows]
-    columns = ("part", "difference of modes", "marginal", "exposed in train")
+    columns = ("part", "difference of modes", "marginal", "noise", "exposed in train")
     print_table("marginal cost and exposed time, ms per step", columns, table)
     print_line(
         "The difference between two modes is the time saved by leaving the part out; it equals the "
-        "exposed time only if nothing overlaps.",
+        "exposed time only if nothing overlaps. A part that costs less than the noise of the "
+        "difference may even seem to save time.",
     )
 
 
 def _marginal_row(row: Values) -> list[object]:
     modes = [mode for mode in row["modes"] if mode]
-    return [row["part"], " - ".join(modes), row["marginal_ms"], row["exposed_ms"]]
+    noise = f"± {row['noise_ms']:.3g}"
+    return [row["part"], " - ".join(modes), row["marginal_ms"], noise, row["exposed_ms"]]

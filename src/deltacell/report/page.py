@@ -22,9 +22,15 @@ from deltacell.base.text import change_text, count_text, printable, ratio_text, 
 from deltacell.report.terminal import shown
 
 
-def page(name: str, *, scripts: Iterable[str] = (), **values: Any) -> str:
-    """Render the templates ``name.html`` and ``name.css`` with the ``scripts``."""
-    style = _source("page.css") + _source(f"{name}.css")
+def page(
+    name: str,
+    *,
+    styles: Iterable[str] = (),
+    scripts: Iterable[str] = (),
+    **values: Any,
+) -> str:
+    """Render the templates ``name.html`` and ``name.css`` with other ``styles`` and ``scripts``."""
+    style = "".join(_source(file) for file in ("page.css", *styles, f"{name}.css"))
     script = "".join(_source(file) for file in scripts)
     template = _environment().get_template(f"{name}.html")
     return template.render(

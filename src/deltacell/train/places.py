@@ -63,8 +63,8 @@ def changes(before: Config, now: Config) -> list[Change]:
 
     The key of a model or a loss that only one of the configs has is None in the other.
     """
-    values_before = _flat(_with_places(before, _absolute))
-    values_now = _flat(_with_places(now, _absolute))
+    values_before = flat_values(_with_places(before, _absolute))
+    values_now = flat_values(_with_places(now, _absolute))
     keys = values_before.keys() | values_now.keys()
     pairs = [
         Change(key, values_before.get(key), values_now.get(key))
@@ -144,7 +144,12 @@ def is_name_in_folder(entry: str, folder: str | None) -> bool:
     return folder is not None and "/" not in entry and "\\" not in entry
 
 
-def _flat(config: Config) -> dict[str, object]:
+def with_absolute_places(config: Config) -> Config:
+    """Return a config that means the same in every working directory."""
+    return _with_places(config, _absolute)
+
+
+def flat_values(config: Config) -> dict[str, object]:
     """Return the values of a config by key, such as ``model.hidden``."""
     flat: dict[str, object] = {}
     for name, value in asdict(config).items():

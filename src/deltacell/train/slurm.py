@@ -15,6 +15,8 @@ from deltacell.base.errors import InputError
 from deltacell.train.config.compose import compose
 
 _VALUE = re.compile(r"\w[\w.,:%@-]*", re.ASCII)
+_PATH = re.compile(r"[\w./][\w.,:%@/+-]*", re.ASCII)
+_MAIL_TYPE = "END,FAIL,REQUEUE"
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Job:
     seeds: str | None = None  # an array with one job per seed, such as 0-4 or 1,5,7
     job_name: str | None = None
     requeue: bool = False
+    mail: str | None = None  # the address that is told when the job ends or fails
+    output: str | None = None  # the file of its output
 
 
 def job_script(
@@ -77,6 +81,7 @@ def job_script(
     return _template("slurm_job.sh").render(
         name=name,
         job=job,
+        mail_and_output=_mail_and_output(job),
         trainer=trainer,
         gpus=gpus,
         cpus=cpus,
@@ -117,6 +122,7 @@ def command_script(
         "partition": job.partition,
         "account": job.account,
         "mem": job.mem,
+        **_mail_and_output(job),
     }
     return _template("slurm_command.sh").render(options=options, cpus=cpus, command=command)
 
@@ -141,6 +147,14 @@ def parts_script(
     return template.render(n_parts=n_parts, part=part.rstrip(), merge=merge.rstrip())
 
 
+def _mail_and_output(job: Job) -> dict[str, str | None]:
+    return {
+        "mail-user": job.mail,
+        "mail-type": None if job.mail is None else _MAIL_TYPE,
+        "output": job.output,
+    }
+
+
 def _template(name: str) -> Template:
     text = resources.files("deltacell.conf").joinpath(name).read_text("utf-8")
     shell = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
@@ -150,7 +164,8 @@ def _template(name: str) -> Template:
 def _check_options(job: Job) -> None:
     """Raise for a value that could break out of its line; sbatch checks the rest."""
     for option, value in vars(job).items():
-        if value is not None and not _VALUE.fullmatch(str(value)):
+        allowed = _PATH if option == "output" else _VALUE
+        if value is not None and not allowed.fullmatch(str(value)):
             raise _unusable(f"--{option.replace('_', '-')}", value, "one word")
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from deltacell.models.config import AtLeast1, LossConfig, ModelConfig, null_as_no_features
+from deltacell.models.config import (
+    LARGEST_RELATION,
+    AtLeast1,
+    LossConfig,
+    ModelConfig,
+    null_as_no_features,
+)
+from deltacell.models.variation import Variation, VariationKind
 
 if TYPE_CHECKING:
     from deltacell.cell import Cell
@@ -54,6 +61,11 @@ class DangoConfig(ModelConfig):
         }
         model: Predictor = self.predictor_class()(context.cell, **options)
         return model
+
+    def variations(self) -> Iterator[Variation]:
+        """Yield the model with one network."""
+        if self.relations is None or len(self.relations) > 1:
+            yield Variation(VariationKind.relations, {"model.relations": [LARGEST_RELATION]})
 
     @classmethod
     def upgraded(cls, settings: dict[str, Any], saved_format: int) -> dict[str, Any]:

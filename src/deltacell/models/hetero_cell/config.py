@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from deltacell.models.config import (
+    LARGEST_RELATION,
     AtLeast1,
     BelowOne,
     LossConfig,
@@ -14,6 +15,7 @@ from deltacell.models.config import (
     null_as_no_features,
     one_of,
 )
+from deltacell.models.variation import Variation, VariationKind
 
 if TYPE_CHECKING:
     from deltacell.models.interface import BuildContext, Predictor
@@ -71,6 +73,20 @@ class HeteroCellConfig(ModelConfig):
             yield (
                 f"model.max_bytes is for model.propagation=auto and delta, not {self.propagation}"
             )
+
+    def variations(self) -> Iterator[Variation]:
+        """Yield the faster strategies, and models that pass fewer messages."""
+        for strategy in ("auto", "delta", "shared"):
+            if self.propagation != strategy and not (self.epistasis and strategy != "auto"):
+                settings = {"model.propagation": strategy, "model.max_bytes": None}
+                yield Variation(VariationKind.propagation, settings, is_same_model=True)
+        if self.relations is None or len(self.relations) > 1:
+            yield Variation(VariationKind.relations, {"model.relations": [LARGEST_RELATION]})
+        if self.metabolism:
+            yield Variation(VariationKind.metabolism, {"model.metabolism": False})
+        mutant_layers = self.layers if self.mutant_layers is None else self.mutant_layers
+        if mutant_layers > 1:
+            yield Variation(VariationKind.layers, {"model.mutant_layers": 1})
 
     @classmethod
     def upgraded(cls, settings: dict[str, Any], saved_format: int) -> dict[str, Any]:

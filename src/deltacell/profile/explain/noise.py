@@ -84,7 +84,7 @@ def _bootstrap(times_a: Doubles, times_b: Doubles, of: Average, pace: Pace) -> D
     Half the width of the interval is 2.9 standard deviations, with a margin for few draws.
     """
     average: Callable[..., Doubles] = np.median if of == "median" else np.mean
-    measured = _log_variance(times_a, average) + _log_variance(times_b, average)
+    measured = log_variance(times_a, average) + log_variance(times_b, average)
     assumed = pace.least_variances(len(times_a), len(times_b))
     half = max(2.9 * math.sqrt(max(measured, assumed)), BETWEEN[pace.by])
     ratio = math.log(float(average(times_b)) / float(average(times_a)))
@@ -101,7 +101,7 @@ def _bootstrap(times_a: Doubles, times_b: Doubles, of: Average, pace: Pace) -> D
     )
 
 
-def _log_variance(times: Doubles, average: Callable[..., Doubles]) -> float:
+def log_variance(times: Doubles, average: Callable[..., Doubles]) -> float:
     """Return the variance of the logarithm of an average, by a bootstrap over steps.
 
     Consecutive steps under a varying load resemble each other, so they carry less information than
