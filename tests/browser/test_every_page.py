@@ -4,14 +4,21 @@ import io
 
 import pytest
 from PIL import Image
+from simulated_trials import SimulatedRunner, side
 
 from deltacell.profile.explain import explain
+from deltacell.report.comparison import comparison_page
 from deltacell.report.explanation_page import explanation_page
 from deltacell.report.predict import demo_page, ranking_page
+from deltacell.train.comparing.compare import compare_trainings
 
 pytestmark = pytest.mark.slow
-PAGES = ("demo", "explanation", "ranking")
-FIRST = {"demo": ("h1", ".marks", ".learned", ".limits"), "explanation": ("h1",)}
+PAGES = ("comparison", "demo", "explanation", "ranking")
+FIRST = {
+    "comparison": ("h1",),
+    "demo": ("h1", ".marks", ".learned", ".limits"),
+    "explanation": ("h1",),
+}
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +33,15 @@ def pages(made_demo, made_ranking, hostile_trace, hostile, tmp_path_factory):
     demo["links"].append({"file": "javascript:alert(5)", "title": "no script", "words": ""})
     trace = explain(hostile_trace(folder / "trace.json", loading=900)).to_json()
     ranking = made_ranking(60, names=hostile, relations=[*hostile[:4], "coexpression"])
+    tried = compare_trainings(
+        side(hostile[0], "model.propagation=subgraph"),
+        side(hostile[1], "data.batch_size=8"),
+        folder / "tried",
+        run=SimulatedRunner(),
+        turns=1,
+    )
     texts = {
+        "comparison": comparison_page(tried.to_json()),
         "demo": demo_page(demo),
         "explanation": explanation_page(trace),
         "ranking": ranking_page(ranking),

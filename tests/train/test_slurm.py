@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from deltacell.base.errors import InputError
 from deltacell.train.config.compose import compose
 from deltacell.train.slurm import Job, job_script
 
@@ -167,3 +168,11 @@ def test_values_stay_values(override, tmp_path):
 def test_options_that_slurm_does_not_take_are_refused(overrides, asked, refused):
     codes = ("not-for-slurm", "out-of-range", "unreadable-override")
     refused(codes, script, "experiment=demo", *overrides, **asked)
+
+
+def test_a_capture_window_that_is_never_reached_is_found_when_the_script_is_written():
+    words = ("experiment=demo", "data.synthetic_genotypes=150", "profiler.trace=true")
+    with pytest.raises(InputError) as error:
+        script(*words, "trainer.epochs=1", "profiler.window=[500,2,5,1]")
+    assert error.value.code == "window-not-reached"
+    assert "profiler.trace=true" in script(*words, "profiler.window=[0,1,2,1]")

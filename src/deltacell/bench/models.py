@@ -62,6 +62,7 @@ def train(
     steps: int = 12,
     repeats: int = 5,
     models: Sequence[str] = tuple(MODELS),
+    batch: int | None = None,
 ) -> dict[str, Any]:
     """Train models for some steps, with the loop and the configs that users have.
 
@@ -74,7 +75,8 @@ def train(
     """
     for model in models:
         check_choice("model", model, MODELS)
-    own = partial(process.in_own_process, measure_training, quick=quick, steps=steps)
+    settings = {"quick": quick, "steps": steps, "batch": batch}
+    own = partial(process.in_own_process, measure_training, **settings)
     turns = process.in_turns({m: partial(own, model=m) for m in models}, repeats)
     rows = [process.median_row(of_model) for of_model in turns.values()]
     ratios = {
@@ -90,11 +92,17 @@ def train(
     return {"rows": rows, "ratios": ratios, "measured": measured}
 
 
-def measure_training(model: str, quick: bool, steps: int) -> dict[str, Any]:
+def measure_training(
+    model: str,
+    quick: bool,
+    steps: int,
+    batch: int | None = None,
+) -> dict[str, Any]:
     """Return the row of one training: rates and shares of its steady steps, and its sizes."""
     batches = steps + WARMUP
+    n_trained = batches * (batch or MODELS[model][0])
     # Twice the genotypes trained on, and 1,000: no run reaches the end of an epoch.
-    config = config_of(model, quick, 2 * batches * MODELS[model][0] + 1000)
+    config = config_of(model, quick, 2 * n_trained + 1000, batch)
     with tempfile.TemporaryDirectory(prefix="deltacell-bench-") as folder:
         path = Path(folder) / "run"
         settings = {"directory": str(path), "mode_steps": batches, "trainer.progress": False}
@@ -135,11 +143,12 @@ def timer_cost(steps: int = 1000) -> float:
         return (time.perf_counter() - began) / steps
 
 
-def config_of(model: str, quick: bool, genotypes: int) -> Config:
-    """Return the shipped config of a model, on a synthetic screen."""
-    batch, words = MODELS[model]
+def config_of(model: str, quick: bool, genotypes: int, batch: int | None = None) -> Config:
+    """Return the shipped config of a model, on a synthetic screen; each has a batch of its own."""
+    own_batch, words = MODELS[model]
+    if batch is None:
+        batch = min(own_batch, 64) if quick else own_batch
     if quick:
-        batch = min(batch, 64)
         words += (f"experiment={QUICK_EXPERIMENTS[model]}",)
     else:
         words += (f"experiment=kuzmin2018_{model.partition('_')[0]}", "data.synthetic=yeast")

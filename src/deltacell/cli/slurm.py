@@ -149,7 +149,7 @@ def compare(
 
     Takes the options of `deltacell compare`. A requeued job resumes.
 
-    Example: deltacell slurm compare runs/before runs/after --minutes 60 > job.sbatch
+    Example: deltacell slurm compare runs/before runs/after > job.sbatch
     """
     from deltacell.train.comparing.sides import read_sides
     from deltacell.train.slurm import Job, command_script

@@ -12,6 +12,7 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined, Template
 
 from deltacell.base.errors import InputError
+from deltacell.train.capture_window import check_window_of
 from deltacell.train.config.compose import compose
 
 _VALUE = re.compile(r"\w[\w.,:%@-]*", re.ASCII)
@@ -62,6 +63,8 @@ def job_script(
     overrides = [*overrides, *(f"{k}={v}" for k, v in added.items() if v is not None)]
     config = compose(overrides, folder=folder)
     _check_options(job)
+    if config.profiler.trace:
+        check_window_of(config)
     name = job.job_name
     if name is None:
         name = re.sub(r"[^\w.-]+", "-", config.name, flags=re.ASCII).strip("-.") or "run"

@@ -23,6 +23,8 @@ from deltacell.profile.explain.setting_sentences import differing_clause
 from deltacell.profile.explain.settings import SettingChange
 from deltacell.profile.explain.step_cost import EqualBatch
 
+SMALL_REST = 0.05  # a component that exceeds the gap by a larger share is set against the others
+
 
 def slower_sentence(fall: Waterfall, ratio: float, cause: Cause, a: str, b: str) -> str:
     """Return how many times as long B takes, and why, in at most two lines."""
@@ -69,14 +71,17 @@ def same_sentence(
 def component_sentence(gap: ComponentGap) -> str:
     """Return the component that makes most of a gap, and how much of it is forward and backward."""
     change = seconds_text(abs(gap.change))
-    whole = seconds_text(abs(gap.gap))
-    more = "more" if gap.gap > 0 else "less"
+    more, less = ("more", "less") if gap.gap > 0 else ("less", "more")
     forward = change_text(gap.forward)
     backward = change_text(gap.backward)
-    return (
-        f"{capital(gap.component)}: {change} of the {whole} {more} per {gap.per} ({forward} in the"
-        f" forward, {backward} in the backward)."
-    )
+    passes = f"({forward} in the forward, {backward} in the backward)"
+    name = capital(gap.component)
+    rest = abs(gap.change) - abs(gap.gap)
+    if rest > SMALL_REST * abs(gap.gap):
+        others = f"all others together {seconds_text(rest)} {less}"
+        return f"{name}: {change} {more} per {gap.per} {passes}, and {others}."
+    whole = seconds_text(abs(gap.gap))
+    return f"{name}: {change} of the {whole} {more} per {gap.per} {passes}."
 
 
 def equal_batch_sentence(equal: EqualBatch, a: str, b: str) -> str:

@@ -46,16 +46,32 @@ def arms_of(a: Side, b: Side) -> tuple[list[Difference], list[TriedArm]]:
     changes = differences(a.config, b.config)
     arms = [base_arm("a", a.config), base_arm("b", b.config)]
     arms += _made_alone(a.config, b.config, changes)
-    sides: tuple[tuple[SideName, Config], ...] = (("a", a.config), ("b", b.config))
+    # The second one is the slower one, as in `deltacell explain`.
+    sides: tuple[tuple[SideName, Config], ...] = (("b", b.config), ("a", a.config))
+    for side, config in sides:
+        _add_variations(arms, side, config, same_model=True)
     for mode in PART_MODES:
         for side, config in sides:
             arms.append(TriedArm(f"{side}, mode {mode}", side, config, mode=mode))
     for side, config in sides:
-        for variation in variations_of(config):
-            varied = _composed(config, variation)
-            if varied is not None:
-                _add_variation(arms, side, varied, variation)
+        _add_variations(arms, side, config, same_model=False)
     return changes, arms
+
+
+def _add_variations(
+    arms: list[TriedArm],
+    side: SideName,
+    config: Config,
+    *,
+    same_model: bool,
+) -> None:
+    """Add the variations of a training that leave its predictions the same, or the others."""
+    for variation in variations_of(config):
+        if variation.is_same_model != same_model:
+            continue
+        varied = _composed(config, variation)
+        if varied is not None:
+            _add_variation(arms, side, varied, variation)
 
 
 def _add_variation(
