@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from random import Random
 
-from deltacell.train.comparing.sides import Side
-from deltacell.train.comparing.trials import Arm, TrialRow
+from deltacell.train.comparing.sides import TriedSide
+from deltacell.train.comparing.trials import AnyArm, TrialRow
 from deltacell.train.config import Config
 from deltacell.train.config.compose import compose
 
@@ -49,7 +49,7 @@ class SimulatedRunner:
         self.stops_after = stops_after
         self.ran: list[tuple[str, int]] = []
 
-    def __call__(self, arm: Arm, turn: int, steps: int) -> TrialRow:
+    def __call__(self, arm: AnyArm, turn: int, steps: int) -> TrialRow:
         if self.stops_after is not None and len(self.ran) >= self.stops_after:
             raise KeyboardInterrupt
         self.ran.append((arm.name, turn))
@@ -67,5 +67,5 @@ def _composed(words: tuple[str, ...]) -> Config:
     return compose(words)
 
 
-def side(name: str, *words: str) -> Side:
-    return Side(name, _composed((*BASE, *words)))
+def side(name: str, *words: str) -> TriedSide:
+    return TriedSide(name, _composed((*BASE, *words)))

@@ -13,7 +13,7 @@ from deltacell.bench import process
 from deltacell.profile.phase_rows import PhaseSummary, read_phases
 from deltacell.profile.record import PHASES
 from deltacell.train.comparing.compare import compare_trainings
-from deltacell.train.comparing.sides import Side
+from deltacell.train.comparing.sides import TriedSide
 from deltacell.train.config import Config
 from deltacell.train.config.compose import compose, with_settings
 from deltacell.train.run import train as run_training
@@ -35,8 +35,8 @@ def run(quick: bool = False, minutes: float = 15.0, repeats: int = 3) -> dict[st
     slow = compose(SLOW)
     with tempfile.TemporaryDirectory(prefix="deltacell-bench-") as folder:
         result = compare_trainings(
-            Side("dango", compose(DANGO)),
-            Side("hetero_cell", slow),
+            TriedSide("dango", compose(DANGO)),
+            TriedSide("hetero_cell", slow),
             Path(folder),
             minutes=minutes,
             turns=1 if quick else repeats,
@@ -61,7 +61,8 @@ def run(quick: bool = False, minutes: float = 15.0, repeats: int = 3) -> dict[st
 
 def _ratio(turns: Mapping[str, list[dict[str, Any]]]) -> float:
     pairs = zip(turns["subgraph"], turns["auto"], strict=True)
-    return median(slow["s_per_sample"] / fast["s_per_sample"] for slow, fast in pairs)
+    ratios: list[float] = [slow["s_per_sample"] / fast["s_per_sample"] for slow, fast in pairs]
+    return median(ratios)
 
 
 def measure(config: Config, steps: int) -> dict[str, Any]:

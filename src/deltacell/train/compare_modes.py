@@ -15,7 +15,7 @@ from typing import Any
 from deltacell.base.errors import DeltacellError, InputError
 from deltacell.base.text import Progress
 from deltacell.profile.phase_rows import PhaseSummary
-from deltacell.train.comparing.estimate import Estimate, estimate
+from deltacell.train.comparing.estimate import ArmTime, estimate
 from deltacell.train.comparing.trials import TrialError, TrialRow, run_trial
 
 ORDER = ("empty", "data", "forward", "step", "train", "fixed")
@@ -55,7 +55,7 @@ class ModeTrials:
         return by_time[(len(by_time) - 1) // 2]
 
     @property
-    def step(self) -> Estimate:
+    def step(self) -> ArmTime:
         """The seconds of a step, with its noise."""
         rows = []
         for turn, trial in enumerate(self.trials):

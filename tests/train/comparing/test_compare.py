@@ -20,7 +20,7 @@ from deltacell.train.comparing.compare import compare_trainings
 from deltacell.train.comparing.differences import differences
 from deltacell.train.comparing.result import REST, TOGETHER, StepPart, TriedComparison
 from deltacell.train.comparing.schedule import run_arms
-from deltacell.train.comparing.sides import Side, read_sides
+from deltacell.train.comparing.sides import TriedSide, read_sides
 from deltacell.train.comparing.table import FILE, TrialTable
 from deltacell.train.comparing.trials import TrialRow, words_of
 from deltacell.train.config.compose import compose
@@ -46,7 +46,9 @@ Compared = Callable[..., TriedComparison]
 def compared(tmp_path: Path) -> Compared:
     """A function that compares two trainings by simulated trials."""
 
-    def run(a: Side, b: Side, runner: SimulatedRunner | None = None, **options) -> TriedComparison:
+    def run(
+        a: TriedSide, b: TriedSide, runner: SimulatedRunner | None = None, **options
+    ) -> TriedComparison:
         simulated = SimulatedRunner() if runner is None else runner
         return compare_trainings(a, b, tmp_path / "compared", run=simulated, **options)
 

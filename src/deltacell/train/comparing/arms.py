@@ -9,8 +9,8 @@ from typing import Literal
 
 from deltacell.base.errors import InputError
 from deltacell.models.variation import Variation, VariationKind
-from deltacell.train.comparing.differences import Difference, differences
-from deltacell.train.comparing.sides import Side
+from deltacell.train.comparing.differences import ConfigDifference, differences
+from deltacell.train.comparing.sides import TriedSide
 from deltacell.train.config import Config
 from deltacell.train.config.compose import with_settings
 from deltacell.train.places import flat_values
@@ -28,7 +28,7 @@ class TriedArm:
     side: SideName  # the training that it is a variant of
     config: Config
     mode: str = "train"
-    difference: Difference | None = None  # the only one in which it equals the other side
+    difference: ConfigDifference | None = None  # the only one in which it equals the other side
     variation: Variation | None = None
 
 
@@ -37,7 +37,7 @@ def base_arm(side: SideName, config: Config) -> TriedArm:
     return TriedArm(side, side, config)
 
 
-def arms_of(a: Side, b: Side) -> tuple[list[Difference], list[TriedArm]]:
+def arms_of(a: TriedSide, b: TriedSide) -> tuple[list[ConfigDifference], list[TriedArm]]:
     """Return in what two trainings differ, and what to try, the most important first.
 
     Variants that no longer compose, such as a strategy that cannot be used with a setting of the
@@ -89,7 +89,7 @@ def _add_variation(
     arms.append(TriedArm(name, side, varied, variation=variation))
 
 
-def _made_alone(a: Config, b: Config, changes: Sequence[Difference]) -> Iterator[TriedArm]:
+def _made_alone(a: Config, b: Config, changes: Sequence[ConfigDifference]) -> Iterator[TriedArm]:
     """Yield A with each change made alone and with all of them, and B with each one undone."""
     every = a
     for change in changes:
@@ -153,7 +153,7 @@ def for_trials(config: Config) -> Config:
     return replace(config, name="trial", directory=None, mode="train", mode_steps=None)
 
 
-def meaning_of(a: Side, b: Side, steps: int) -> dict[str, object]:
+def meaning_of(a: TriedSide, b: TriedSide, steps: int) -> dict[str, object]:
     """Return what a table of trials belongs to, as JSON values."""
     values = {"a": flat_values(for_trials(a.config)), "b": flat_values(for_trials(b.config))}
     return {**values, "steps": steps}

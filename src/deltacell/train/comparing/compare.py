@@ -10,7 +10,7 @@ from deltacell.base.text import Progress
 from deltacell.train.comparing.arms import arms_of, meaning_of
 from deltacell.train.comparing.result import TriedComparison, attribute
 from deltacell.train.comparing.schedule import run_arms
-from deltacell.train.comparing.sides import Side
+from deltacell.train.comparing.sides import TriedSide
 from deltacell.train.comparing.table import TrialTable
 from deltacell.train.comparing.trials import ProcessRunner, TrialRunner
 
@@ -20,8 +20,8 @@ STEPS = 30
 
 
 def compare_trainings(
-    a: Side,
-    b: Side,
+    a: TriedSide,
+    b: TriedSide,
     folder: Path,
     *,
     minutes: float = MINUTES,

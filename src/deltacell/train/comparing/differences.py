@@ -38,7 +38,7 @@ _TOGETHER = frozenset({VariationKind.relations, VariationKind.ranks, VariationKi
 
 
 @dataclass(frozen=True)
-class Difference:
+class ConfigDifference:
     """A change from A to B that can be made alone."""
 
     kind: VariationKind
@@ -60,7 +60,7 @@ class Difference:
         return with_settings(config, self.b if to_b else self.a)
 
 
-def differences(a: Config, b: Config) -> list[Difference]:
+def differences(a: Config, b: Config) -> list[ConfigDifference]:
     """Return the changes from A to B, those of the model first."""
     values_a = flat_values(a)
     values_b = flat_values(b)
@@ -84,7 +84,7 @@ def differences(a: Config, b: Config) -> list[Difference]:
     for (kind, _), keys in groups.items():
         of_a = {key: values_a[key] for key in keys}
         of_b = {key: values_b[key] for key in keys}
-        found.append(Difference(kind, of_a, of_b))
+        found.append(ConfigDifference(kind, of_a, of_b))
     order = list(VariationKind)
     return sorted(found, key=lambda difference: (order.index(difference.kind), difference.name))
 
@@ -93,10 +93,10 @@ def _has_effect(key: str) -> bool:
     return key not in _NO_EFFECT and not key.startswith(_GROUPS_WITHOUT_EFFECT)
 
 
-def _of_names(kind: VariationKind, key: str, a: Config, b: Config) -> Difference:
+def _of_names(kind: VariationKind, key: str, a: Config, b: Config) -> ConfigDifference:
     values_a = flat_values(a)
     values_b = flat_values(b)
-    return Difference(kind, {key: values_a[key]}, {key: values_b[key]})
+    return ConfigDifference(kind, {key: values_a[key]}, {key: values_b[key]})
 
 
 def kind_of(key: str, model: ModelConfig) -> VariationKind:

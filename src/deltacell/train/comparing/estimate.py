@@ -17,7 +17,7 @@ DEVIATIONS = 2.9  # half an interval, as of explanations; with a margin for few 
 
 
 @dataclass(frozen=True)
-class Estimate:
+class ArmTime:
     """The seconds per sample, or per step, of an arm; the true value is probably within noise."""
 
     seconds: float
@@ -32,7 +32,7 @@ class Estimate:
         return self.noise / self.seconds
 
 
-def estimate(rows: Sequence[TrialRow], *, per_sample: bool) -> Estimate | None:
+def estimate(rows: Sequence[TrialRow], *, per_sample: bool) -> ArmTime | None:
     """Return the median over trials of the median over steps; None if no trial succeeded.
 
     The variance of its logarithm is the larger one of that between trials and that of steps within
@@ -52,18 +52,18 @@ def estimate(rows: Sequence[TrialRow], *, per_sample: bool) -> Estimate | None:
     seconds = median(medians)
     half = math.expm1(DEVIATIONS * math.sqrt(variance)) * seconds
     samples = fmean(row.samples for row in finished)
-    return Estimate(seconds, half, samples, n, len(every))
+    return ArmTime(seconds, half, samples, n, len(every))
 
 
 @dataclass(frozen=True)
-class Change:
+class TimeChange:
     """A difference of two times with its noise."""
 
     seconds: float
     noise: float
 
     @classmethod
-    def between(cls, before: Estimate, after: Estimate) -> Change:
+    def between(cls, before: ArmTime, after: ArmTime) -> TimeChange:
         """Return how much longer the second one takes."""
         noise = math.hypot(before.noise, after.noise)
         return cls(after.seconds - before.seconds, noise)
@@ -74,7 +74,7 @@ class Change:
         return abs(self.seconds) > self.noise
 
 
-def ratio_interval(a: Estimate, b: Estimate) -> tuple[float, float, float]:
+def ratio_interval(a: ArmTime, b: ArmTime) -> tuple[float, float, float]:
     """Return the ratio of B to A, and its interval."""
     ratio = b.seconds / a.seconds
     half = math.hypot(math.log1p(a.relative_noise), math.log1p(b.relative_noise))

@@ -11,8 +11,8 @@ from typing import Any
 from deltacell.models.variation import VariationKind
 from deltacell.profile.explain.step_cost import StepCost
 from deltacell.train.comparing.arms import ALL, SideName, TriedArm, settings_text
-from deltacell.train.comparing.differences import Difference
-from deltacell.train.comparing.estimate import Change, Estimate, estimate, ratio_interval
+from deltacell.train.comparing.differences import ConfigDifference
+from deltacell.train.comparing.estimate import ArmTime, TimeChange, estimate, ratio_interval
 from deltacell.train.comparing.table import TrialTable
 
 LEAST_SHARE = 0.3  # of the gap; a change with a smaller share is not its cause
@@ -46,19 +46,19 @@ class Effect:
     the value of A. They differ if changes depend on each other, and ``change`` is their mean.
     """
 
-    difference: Difference
-    in_a: Change | None  # None if it was not measured
-    in_b: Change | None
+    difference: ConfigDifference
+    in_a: TimeChange | None  # None if it was not measured
+    in_b: TimeChange | None
 
     @property
-    def change(self) -> Change | None:
+    def change(self) -> TimeChange | None:
         """The mean of both, or the one that is known."""
         known = [change for change in (self.in_a, self.in_b) if change is not None]
         if not known:
             return None
         seconds = sum(change.seconds for change in known) / len(known)
         noise = math.hypot(*(change.noise for change in known)) / len(known)
-        return Change(seconds, noise)
+        return TimeChange(seconds, noise)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class TriedVariation:
     kind: VariationKind
     settings: str
     is_same_model: bool
-    estimate: Estimate
+    estimate: ArmTime
     speedup: float  # the time of the training over that of its variation
     low: float
     high: float
@@ -113,13 +113,13 @@ class TriedComparison:
 
     name_a: str
     name_b: str
-    a: Estimate
-    b: Estimate
+    a: ArmTime
+    b: ArmTime
     ratio: float  # of the seconds per sample of B to those of A
     low: float
     high: float
     effects: tuple[Effect, ...]
-    together: Change | None  # all changes made in A; None without any
+    together: TimeChange | None  # all changes made in A; None without any
     changes: tuple[FallBar, ...]  # the gap by change
     parts: tuple[FallBar, ...]  # the gap by part of a step; empty if not measured
     variations: tuple[TriedVariation, ...]
@@ -130,9 +130,9 @@ class TriedComparison:
     seconds: float  # of all trials
 
     @property
-    def gap(self) -> Change:
+    def gap(self) -> TimeChange:
         """How much longer a sample of B takes."""
-        return Change.between(self.a, self.b)
+        return TimeChange.between(self.a, self.b)
 
     @property
     def is_beyond_noise(self) -> bool:
@@ -204,7 +204,7 @@ class TriedComparison:
 
 def attribute(
     names: tuple[str, str],
-    changes: Sequence[Difference],
+    changes: Sequence[ConfigDifference],
     arms: Sequence[TriedArm],
     table: TrialTable,
 ) -> TriedComparison:
@@ -217,8 +217,8 @@ def attribute(
     ratio, low, high = ratio_interval(a, b)
     effects = tuple(_effect(change, len(changes), arms, times) for change in changes)
     all_made = times.get(ALL)
-    together = None if all_made is None else Change.between(a, all_made)
-    gap = Change.between(a, b)
+    together = None if all_made is None else TimeChange.between(a, all_made)
+    gap = TimeChange.between(a, b)
     fall = _by_change(effects, together, gap)
     parts = _by_part(times, gap)
     is_beyond = low > 1 or high < 1
@@ -243,12 +243,12 @@ def attribute(
     )
 
 
-Times = Mapping[str, Estimate | None]
+Times = Mapping[str, ArmTime | None]
 
 
-def _effect(change: Difference, n: int, arms: Sequence[TriedArm], times: Times) -> Effect:
+def _effect(change: ConfigDifference, n: int, arms: Sequence[TriedArm], times: Times) -> Effect:
     """Return the effect of a change; if it is the only one, making it is making all."""
-    made_in: dict[SideName, Change | None] = {"a": None, "b": None}
+    made_in: dict[SideName, TimeChange | None] = {"a": None, "b": None}
     for arm in arms:
         is_made = arm.difference is change or (n == 1 and arm.name == ALL)
         base = times[arm.side]
@@ -256,14 +256,14 @@ def _effect(change: Difference, n: int, arms: Sequence[TriedArm], times: Times) 
         if not is_made or base is None or varied is None:
             continue
         before, after = (base, varied) if arm.side == "a" else (varied, base)
-        made_in[arm.side] = Change.between(before, after)
+        made_in[arm.side] = TimeChange.between(before, after)
     return Effect(change, made_in["a"], made_in["b"])
 
 
 def _by_change(
     effects: Sequence[Effect],
-    together: Change | None,
-    gap: Change,
+    together: TimeChange | None,
+    gap: TimeChange,
 ) -> tuple[FallBar, ...]:
     """Return the gap by change, the largest first, then what they make together, and the rest."""
     bars = []
@@ -287,7 +287,7 @@ def _bar(
     part: str,
     change: float,
     noise: float | None,
-    gap: Change,
+    gap: TimeChange,
     *,
     in_a: float | None = None,
     in_b: float | None = None,
@@ -296,7 +296,7 @@ def _bar(
     return FallBar(part, change, noise, share, in_a, in_b)
 
 
-def _by_part(times: Times, gap: Change) -> tuple[FallBar, ...]:
+def _by_part(times: Times, gap: TimeChange) -> tuple[FallBar, ...]:
     """Return the gap by part of a step, from the modes of both; empty if one is missing."""
     bars = []
     for part in StepPart:
@@ -311,16 +311,16 @@ def _by_part(times: Times, gap: Change) -> tuple[FallBar, ...]:
     return tuple(sorted(bars, key=lambda bar: -abs(bar.change)))
 
 
-def part_cost(part: StepPart, side: str, times: Times) -> Change | None:
+def part_cost(part: StepPart, side: str, times: Times) -> TimeChange | None:
     """Return the marginal cost of a part: how much longer a mode takes that executes it."""
     with_it, without_it = PART_MODES[part]
     whole = times.get(_arm_of_mode(side, with_it))
     if whole is None:
         return None
     if without_it is None:
-        return Change(whole.seconds, whole.noise)
+        return TimeChange(whole.seconds, whole.noise)
     others = times.get(_arm_of_mode(side, without_it))
-    return None if others is None else Change.between(others, whole)
+    return None if others is None else TimeChange.between(others, whole)
 
 
 def _arm_of_mode(side: str, mode: str) -> str:
@@ -373,7 +373,7 @@ def _costs(arms: Sequence[TriedArm], table: TrialTable) -> dict[SideName, StepCo
 def _cause(
     effects: Sequence[Effect],
     parts: Sequence[FallBar],
-    gap: Change,
+    gap: TimeChange,
 ) -> GapCause | None:
     """Return the change with the largest share of the gap or, if that is small, the part."""
     causes = []

@@ -7,7 +7,7 @@ from statistics import median
 
 from deltacell.base.text import Progress
 from deltacell.train.comparing.table import TrialTable
-from deltacell.train.comparing.trials import Arm, TrialRunner
+from deltacell.train.comparing.trials import AnyArm, TrialRunner
 
 FIRST_STEPS = 12  # of the first trial of an arm, whose time per step is not known yet
 LEAST_STEPS = 6
@@ -16,7 +16,7 @@ N_BASES = 2  # the arms of both trainings, which are tried whatever the budget
 
 
 def run_arms(
-    arms: Sequence[Arm],
+    arms: Sequence[AnyArm],
     table: TrialTable,
     run: TrialRunner,
     *,
@@ -41,13 +41,13 @@ def run_arms(
             table.add(run(arm, turn, steps_for(arm, table, steps)))
 
 
-def _expected(arm: Arm, table: TrialTable) -> float:
+def _expected(arm: AnyArm, table: TrialTable) -> float:
     """Return the seconds that a trial will probably take, by others of the arm or of all arms."""
     seconds = [row.seconds for row in table.of(arm.name) or table.rows]
     return median(seconds) if seconds else 0.0
 
 
-def steps_for(arm: Arm, table: TrialTable, most: int) -> int:
+def steps_for(arm: AnyArm, table: TrialTable, most: int) -> int:
     """Return the number of steps of a trial, fewer if a step takes long."""
     rows = [row for row in table.of(arm.name) if row.step_s]
     if not rows:

@@ -16,7 +16,7 @@ from deltacell.base.text import (
 )
 from deltacell.models.variation import VariationKind
 from deltacell.train.comparing.arms import settings_text
-from deltacell.train.comparing.differences import Difference
+from deltacell.train.comparing.differences import ConfigDifference
 from deltacell.train.comparing.result import Effect, GapCause, TriedComparison, TriedVariation
 
 MUCH = 0.1  # a change with a smaller share of the gap is not in the sentence
@@ -64,7 +64,7 @@ def _cause_clause(result: TriedComparison, cause: GapCause) -> str:
     return listed(clauses)
 
 
-def difference_text(difference: Difference) -> str:
+def difference_text(difference: ConfigDifference) -> str:
     """Return a difference with both values, such as ``data.batch_size (64 -> 8)``."""
     texts = []
     for key in difference.a:

@@ -12,18 +12,18 @@ from deltacell.profile.record import RUN_FILE
 from deltacell.train.config import Config
 from deltacell.train.config.compose import compose
 from deltacell.train.places import with_absolute_places
-from deltacell.train.run_directory import resumed_config
+from deltacell.train.run_config import resumed_config
 
 
 @dataclass(frozen=True)
-class Side:
+class TriedSide:
     """One of the two trainings."""
 
     name: str
     config: Config
 
 
-def read_sides(a: str, b: str, folder: Path | None = None) -> tuple[Side, Side]:
+def read_sides(a: str, b: str, folder: Path | None = None) -> tuple[TriedSide, TriedSide]:
     """Return both trainings, with names that differ."""
     side_a = _read_side(a, folder)
     side_b = _read_side(b, folder)
@@ -32,14 +32,14 @@ def read_sides(a: str, b: str, folder: Path | None = None) -> tuple[Side, Side]:
     return side_a, side_b
 
 
-def _read_side(text: str, folder: Path | None) -> Side:
+def _read_side(text: str, folder: Path | None) -> TriedSide:
     path = Path(text)
     if (path / RUN_FILE).is_file() or path.name == RUN_FILE:
         path = path if path.is_dir() else path.parent
-        side = Side(run_name(path), resumed_config(path))
+        side = TriedSide(run_name(path), resumed_config(path))
     elif "=" in text:
         config = with_absolute_places(compose(shlex.split(text), folder=folder))
-        side = Side(config.name, config)
+        side = TriedSide(config.name, config)
     else:
         what = "neither a run directory nor overrides of a config"
         fix = "Give a directory made by `deltacell train`, or quoted overrides: 'experiment=demo'."

@@ -78,7 +78,7 @@ class TrialRow:
         return (seconds / self.samples for seconds in self.step_s)
 
 
-class Arm(Protocol):
+class AnyArm(Protocol):
     """What a trial runs."""
 
     @property
@@ -94,7 +94,7 @@ class Arm(Protocol):
 class TrialRunner(Protocol):
     """Runs one trial of an arm; an error that the trial raised is part of the row."""
 
-    def __call__(self, arm: Arm, turn: int, steps: int) -> TrialRow: ...
+    def __call__(self, arm: AnyArm, turn: int, steps: int) -> TrialRow: ...
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class ProcessRunner:
 
     folder: Path
 
-    def __call__(self, arm: Arm, turn: int, steps: int) -> TrialRow:
+    def __call__(self, arm: AnyArm, turn: int, steps: int) -> TrialRow:
         """Return what a trial measured."""
         began = time.monotonic()
         words = words_of(arm.config)
