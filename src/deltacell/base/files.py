@@ -29,6 +29,9 @@ from deltacell.base.errors import InputError, StoreError
 
 TEMPORARY = ".tmp"
 
+JsonObject = dict[str, Any]
+"""An object of JSON: its values are texts, numbers, truth values, None, and lists and objects."""
+
 
 @contextmanager
 def new_file(path: str | os.PathLike[str]) -> Iterator[Path]:

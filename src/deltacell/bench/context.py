@@ -18,6 +18,7 @@ import torch
 
 from deltacell.base.arrays import Bools, Doubles, Ints
 from deltacell.base.errors import InputError
+from deltacell.base.files import JsonObject
 from deltacell.bench import process
 from deltacell.cell import Cell
 from deltacell.data.import_folder import open_screen
@@ -76,7 +77,7 @@ def run(
     pairs: int = Sizes.training,
     seeds: int = 3,
     quick: bool = False,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Compare predictors with and without context; ``run`` is one that was trained on the context.
 
     Without a folder, the target and the context are two halves of a synthetic screen.
@@ -149,7 +150,7 @@ def draw_parts(target: Screen, sizes: Sizes, seed: int) -> TargetParts:
     return TargetParts(*(np.sort(rows) for rows in (training, validation, seen, unseen)))
 
 
-def compare(problem: Problem, seeds: int) -> dict[str, Any]:
+def compare(problem: Problem, seeds: int) -> JsonObject:
     """Fit every predictor for every seed and measure Pearson's correlation on the four tests."""
     drawn = [draw_parts(problem.target, problem.sizes, seed) for seed in range(seeds)]
     fits = fit_all(problem, drawn)
@@ -205,7 +206,7 @@ def _predictors(problem: Problem) -> dict[str, Callable[[TargetParts, int], Doub
 def _mean_rows(
     resampled: Mapping[str, Mapping[str, _Resampled]],
     seconds: Mapping[str, float],
-) -> list[dict[str, Any]]:
+) -> list[JsonObject]:
     """Return the mean over seeds of each predictor in each test, and its seconds."""
     rows = []
     for name, by_test in resampled.items():
@@ -214,7 +215,7 @@ def _mean_rows(
     return rows
 
 
-def _interval_rows(resampled: Mapping[str, Mapping[str, _Resampled]]) -> list[dict[str, Any]]:
+def _interval_rows(resampled: Mapping[str, Mapping[str, _Resampled]]) -> list[JsonObject]:
     """Return the interval of each predictor in each test, and its value for each seed."""
     rows = []
     for name, by_test in resampled.items():
@@ -224,7 +225,7 @@ def _interval_rows(resampled: Mapping[str, Mapping[str, _Resampled]]) -> list[di
     return rows
 
 
-def _gain_rows(resampled: Mapping[str, Mapping[str, _Resampled]]) -> list[dict[str, Any]]:
+def _gain_rows(resampled: Mapping[str, Mapping[str, _Resampled]]) -> list[JsonObject]:
     """Return what context, and shuffled context, add to the target's own pairs in each test."""
     rows = []
     for name in (WITH, SHUFFLED):

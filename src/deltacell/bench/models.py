@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from deltacell.base.checks import check_choice
+from deltacell.base.files import JsonObject
 from deltacell.bench import process
 from deltacell.cell import Cell
 from deltacell.models.dango.model import Dango
@@ -63,7 +64,7 @@ def train(
     repeats: int = 5,
     models: Sequence[str] = tuple(MODELS),
     batch: int | None = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Train models for some steps, with the loop and the configs that users have.
 
     The models take turns, each in a separate process, and medians over the turns count.
@@ -97,7 +98,7 @@ def measure_training(
     quick: bool,
     steps: int,
     batch: int | None = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the row of one training: rates and shares of its steady steps, and its sizes."""
     batches = steps + WARMUP
     n_trained = batches * (batch or MODELS[model][0])
@@ -174,14 +175,14 @@ RANKED: dict[str, dict[str, tuple[int, tuple[float, ...]]]] = {
 }
 
 
-def predict(quick: bool = False, repeats: int = 3) -> dict[str, Any]:
+def predict(quick: bool = False, repeats: int = 3) -> JsonObject:
     """Rank the triples of some genes with both models; variants take turns, and medians count.
 
     A ranking keeps the 1,000 highest and lowest; the loop scores random triples and keeps none.
     Work done once per cell is in ``setup_s``. ``sets_per_cpu_s`` is based on processor time, which
     other programs hardly affect.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[JsonObject] = []
     for number, model in enumerate(LOOPS):
         process.progress(model, number, len(LOOPS))
         settings = {"model": model, "quick": quick, "repeats": repeats}
@@ -195,7 +196,7 @@ def predict(quick: bool = False, repeats: int = 3) -> dict[str, Any]:
     return {"rows": rows, "measured": measured}
 
 
-def measure_ranking(*, model: str, quick: bool, repeats: int) -> dict[str, Any]:
+def measure_ranking(*, model: str, quick: bool, repeats: int) -> JsonObject:
     """Return the rows of one model: a plain loop, and rankings compared with it."""
     n_triples, batch = LOOPS[model]
     if quick:
@@ -245,7 +246,7 @@ def loop(
     make_score: Callable[[Any, Cell], Callable[[Genotypes], Any]],
     n: int,
     batch: int,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the rates of scoring random triples in batches, one after the other."""
     triples = process.random_genotypes(predictor.cell, n)
     batches = [
@@ -261,7 +262,7 @@ def loop(
     return _rates(n, began, ready, cpu)
 
 
-def ranked(predictor: TrainedPredictor, n_genes: int) -> dict[str, Any]:
+def ranked(predictor: TrainedPredictor, n_genes: int) -> JsonObject:
     """Return the rates of ranking all triples of some genes."""
     rng = np.random.default_rng(0)
     genes = np.sort(rng.choice(predictor.cell.n_genes, n_genes, replace=False))
@@ -280,7 +281,7 @@ def ranked(predictor: TrainedPredictor, n_genes: int) -> dict[str, Any]:
     return _rates(sets.n_sets, began, ready, cpu)
 
 
-def _rates(sets: int, began: float, ready: float, cpu: float) -> dict[str, Any]:
+def _rates(sets: int, began: float, ready: float, cpu: float) -> JsonObject:
     rates = {"sets_per_s": sets / (time.perf_counter() - ready)}
     rates["sets_per_cpu_s"] = sets / (time.process_time() - cpu)
     return {**rates, "sets": sets, "setup_s": ready - began}
@@ -291,7 +292,7 @@ def _rates(sets: int, began: float, ready: float, cpu: float) -> dict[str, Any]:
 VARIANTS = ("dense", "closed_form")
 
 
-def dango(batch: int = 64, steps: int = 5, quick: bool = False) -> dict[str, Any]:
+def dango(batch: int = 64, steps: int = 5, quick: bool = False) -> JsonObject:
     """Measure full DANGO steps with both forms of the loss, each in a separate process.
 
     A step is forward, loss, backward and AdamW on random triples of a synthetic cell, the same for
@@ -312,7 +313,7 @@ def dango(batch: int = 64, steps: int = 5, quick: bool = False) -> dict[str, Any
     return {"rows": rows, "ratios": ratios}
 
 
-def measure_dango(*, variant: str, cell: str, batch: int, steps: int) -> dict[str, Any]:
+def measure_dango(*, variant: str, cell: str, batch: int, steps: int) -> JsonObject:
     """Return the row of one form of the loss: seconds and memory of a step, and the last loss."""
     wild_type = Cell.synthetic(cell)
     genotypes = process.random_genotypes(wild_type, batch)

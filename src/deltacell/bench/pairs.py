@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from deltacell.base.files import JsonObject
 from deltacell.bench import process
 from deltacell.models.fitted.gene_sets import GeneOrder
 from deltacell.models.fitted.predictor import Part
@@ -22,7 +22,7 @@ def run(
     folder: Path | None = None,
     screen: str | None = None,
     quick: bool = False,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Measure pair trees on a folder of `deltacell data import`, or on a synthetic screen."""
     process.progress("columns, training, scores", 0, 1)
     result = process.in_own_process(measure, folder=folder, screen=screen, quick=quick)
@@ -31,9 +31,9 @@ def run(
     return {**result, "measured": {f"{row['name']}_seconds": row["seconds"] for row in rows}}
 
 
-def measure(folder: Path | None, screen: str | None, quick: bool) -> dict[str, Any]:
+def measure(folder: Path | None, screen: str | None, quick: bool) -> JsonObject:
     """Return a row with seconds and peak memory for columns, training, and scoring all pairs."""
-    where: dict[str, Any] = {"folder": str(folder), "screen": screen}
+    where: JsonObject = {"folder": str(folder), "screen": screen}
     if folder is None:
         where = {"synthetic": "demo", "synthetic_genotypes": 1000 if quick else None}
     config = Config(data=DataConfig(**where, screen_genes_only=True, merge="mean"))

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from deltacell.base.errors import DeltacellError
+from deltacell.base.files import JsonObject
 from deltacell.base.text import Progress
 from deltacell.cell import Cell
 from deltacell.screen import Genotypes
@@ -59,7 +60,7 @@ def peak_mib(field: str = "VmHWM") -> float:
     return peak / (2**20 if sys.platform == "darwin" else 1024)
 
 
-def in_own_process(function: Callable[..., dict[str, Any]], **settings: Any) -> dict[str, Any]:
+def in_own_process(function: Callable[..., JsonObject], **settings: Any) -> JsonObject:
     """Call a function in a new process, so that earlier measurements do not affect it."""
     # All are forked from a server that has imported the module, so this takes its time once.
     server = multiprocessing.get_context("forkserver")
@@ -82,7 +83,7 @@ def in_turns(ways: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, l
     return results
 
 
-def median_row(turns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def median_row(turns: Sequence[Mapping[str, Any]]) -> JsonObject:
     """Return the median of each float over turns, and all other values of the first turn."""
     row = dict(turns[0])
     for name, value in turns[0].items():
@@ -101,7 +102,7 @@ def random_genotypes(cell: Cell, n: int, size: int = 3) -> Genotypes:
 def bars(
     limits: Mapping[str, Mapping[str, float]],
     measured: Mapping[str, float],
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, JsonObject]:
     """Return for each limit on something measured its kind, the values, and whether it is met."""
     results = {}
     for name, bar in limits.items():
@@ -114,7 +115,7 @@ def bars(
     return results
 
 
-def machine() -> dict[str, Any]:
+def machine() -> JsonObject:
     """Return the cores, the system and the versions that a measurement depends on."""
     system = {"machine": platform.machine(), "system": platform.system()}
     packages = {name: version(name) for name in ("numpy", "torch")}

@@ -17,6 +17,7 @@ import torch
 from torch.nn import functional
 
 from deltacell.base.arrays import Ints
+from deltacell.base.files import JsonObject
 from deltacell.bench import process
 from deltacell.bench.process import random_genotypes
 from deltacell.cell import Cell, Relation
@@ -41,7 +42,7 @@ def run(
     repeats: int = 3,
     max_bytes: int | None = None,
     quick: bool = False,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Measure a forward and backward pass of HeteroCell with each strategy.
 
     All use the same cell, weights, batch and targets. Times are medians of turns in one process;
@@ -54,7 +55,7 @@ def run(
         strategies = [name for name in NAMES if late or name != "late"]
     for name in strategies:
         strategy(name)  # raises an error for an unknown name
-    settings: dict[str, Any] = {"cell": "demo" if quick else "yeast", "batch": batch}
+    settings: JsonObject = {"cell": "demo" if quick else "yeast", "batch": batch}
     settings |= {"layers": layers, "mutant_layers": mutant_layers, "max_bytes": max_bytes}
     process.progress("times", 0, len(strategies) + 2)
     timed = process.in_own_process(
@@ -76,7 +77,7 @@ def run(
     }
 
 
-def notes_of(rows: Sequence[dict[str, Any]]) -> list[str]:
+def notes_of(rows: Sequence[JsonObject]) -> list[str]:
     """Return sentences about what in the rows may look like an error, and is none."""
     notes = []
     if below := [row["strategy"] for row in rows if row["times_roofline"] < 1]:
@@ -100,7 +101,7 @@ def measure_times(
     strategies: Sequence[str],
     repeats: int,
     **settings: Any,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return a row of times per strategy, and the roofline."""
     bench = Bench(Cell.synthetic(cell), **settings)
     ways = {}
@@ -119,7 +120,7 @@ def measure_times(
     return {"rows": rows, "roofline": roofline(bench.model, bench.cell)}
 
 
-def measure_memory(*, cell: str, batch: int, name: str, **settings: Any) -> dict[str, Any]:
+def measure_memory(*, cell: str, batch: int, name: str, **settings: Any) -> JsonObject:
     """Return the peak memory of one step, above that before it."""
     # The first step, on a small cell, loads the libraries.
     for kind, size in (("demo", 2), (cell, batch)):
@@ -156,7 +157,7 @@ class Bench:
         self.cell = cell
         self.max_bytes = max_bytes
         torch.manual_seed(0)
-        options: dict[str, Any] = {"hidden": hidden, "output": "global", "z_norm": "none"}
+        options: JsonObject = {"hidden": hidden, "output": "global", "z_norm": "none"}
         self.model = HeteroCell(cell, layers=layers, mutant_layers=mutant_layers, **options)
         with torch.no_grad():
             # z is about 1/n of a gene's vector, so scores would hardly differ beyond rounding.
@@ -170,7 +171,7 @@ class Bench:
         if name == WILD_TYPE:
             return strategy("shared"), Genotypes.of([])
         takes = signature(STRATEGIES.get(name, Auto)).parameters
-        options: dict[str, Any] = {}
+        options: JsonObject = {}
         if "store" in takes:
             options["store"] = Path(self._stores.name, name)
         if "max_bytes" in takes and self.max_bytes is not None:
@@ -202,7 +203,7 @@ class Bench:
         return MeasuredStep(times, prediction.score.detach(), gradients, sent)
 
 
-def differences(step: MeasuredStep, reference: MeasuredStep | None) -> dict[str, Any]:
+def differences(step: MeasuredStep, reference: MeasuredStep | None) -> JsonObject:
     """Return how far scores and gradients are from those of a reference, None without one."""
     if reference is None:
         return dict.fromkeys(("score_diff_over_std", "grad_rel_diff", "loader_bytes_per_genotype"))
@@ -220,11 +221,11 @@ def differences(step: MeasuredStep, reference: MeasuredStep | None) -> dict[str,
     }
 
 
-def ratios_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def ratios_of(rows: Sequence[JsonObject]) -> JsonObject:
     """Return how the fastest strategy compares with the references, in time and memory."""
     by_name = {row["strategy"]: row for row in rows if row["strategy"] != WILD_TYPE}
     best = min(by_name.values(), key=lambda row: float(row["s_per_genotype"]))
-    ratios: dict[str, Any] = {"best": best["strategy"]}
+    ratios: JsonObject = {"best": best["strategy"]}
     for name in [name for name in REFERENCES if name in by_name]:
         other = by_name[name]
         peak = max(other["peak_mib"], 1e-9)
@@ -235,7 +236,7 @@ def ratios_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {**ratios, "best_times_roofline": best["times_roofline"]}
 
 
-def roofline(model: HeteroCell, cell: Cell, *, repeats: int = 5) -> dict[str, Any]:
+def roofline(model: HeteroCell, cell: Cell, *, repeats: int = 5) -> JsonObject:
     """Return a lower bound on the time of a whole mutant, forward and backward, and its terms.
 
     ``s_per_genotype = flop / gemm_flop_per_s + entries * hidden / csr_entries_hidden_per_s``: the
@@ -292,7 +293,7 @@ RELATIONS = 9
 REPEATS = 2
 
 
-def scaling(strategies: Sequence[str] = ("shared", "delta"), quick: bool = False) -> dict[str, Any]:
+def scaling(strategies: Sequence[str] = ("shared", "delta"), quick: bool = False) -> JsonObject:
     """Measure a forward and backward pass of HeteroCell while one size grows.
 
     The cells are random, with heavy-tailed degrees; the strategies take turns, and medians count.
@@ -300,8 +301,8 @@ def scaling(strategies: Sequence[str] = ("shared", "delta"), quick: bool = False
     ``quick`` the cells are tiny, and the exponents are meaningless.
     """
     ways = {name: strategy(name) for name in strategies}
-    rows: list[dict[str, Any]] = []
-    fits: list[dict[str, Any]] = []
+    rows: list[JsonObject] = []
+    fits: list[JsonObject] = []
     for done, (sweep, (field, sizes)) in enumerate(SWEEPS.items()):
         sizes = sizes[:2] if quick else sizes
         seconds_of: dict[str, list[float]] = {name: [] for name in ways}

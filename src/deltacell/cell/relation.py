@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 
 from deltacell.base.arrays import (
@@ -23,6 +24,7 @@ from deltacell.base.arrays import (
     offsets_of,
 )
 from deltacell.base.errors import InputError, StoreError
+from deltacell.base.files import JsonObject
 from deltacell.storage.provenance import Counts
 
 
@@ -73,9 +75,9 @@ class Relation:
     def from_edges(
         cls,
         name: str,
-        source: Any,
-        target: Any,
-        weight: Any = None,
+        source: ArrayLike,
+        target: ArrayLike,
+        weight: ArrayLike | None = None,
         *,
         n_genes: int,
         directed: bool,
@@ -122,7 +124,7 @@ class Relation:
         has_edge = (self.in_degree > 0) | (self.out_degree > 0)
         return int(has_edge.sum())
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> JsonObject:
         """Return its sizes as a JSON-serialisable dict."""
         degree = np.maximum(self.in_degree, self.out_degree)
         return {
@@ -225,19 +227,22 @@ def check_rows(name: str, indptr: AnyArray, indices: AnyArray, n_columns: int) -
         raise StoreError(f"{name}: the rows and entries are inconsistent", code="damaged")
 
 
-def _checked_edges(name: str, source: Any, target: Any, weight: Any, n_genes: int) -> Edges:
+def _checked_edges(
+    name: str, source: ArrayLike, target: ArrayLike, weight: ArrayLike | None, n_genes: int
+) -> Edges:
     """Return edges as arrays, with weights of 1 by default; raise if they do not fit."""
-    source = np.asarray(source, dtype=np.int64).ravel()
-    target = np.asarray(target, dtype=np.int64).ravel()
-    weight = np.ones(len(source)) if weight is None else weight
-    weight = np.asarray(weight, dtype=np.float32).ravel()
-    genes = np.concatenate([source, target])
+    sources = np.asarray(source, dtype=np.int64).ravel()
+    targets = np.asarray(target, dtype=np.int64).ravel()
+    weights = np.ones(len(sources), dtype=np.float32)
+    if weight is not None:
+        weights = np.asarray(weight, dtype=np.float32).ravel()
+    genes = np.concatenate([sources, targets])
     is_inside = not len(genes) or 0 <= genes.min() <= genes.max() < n_genes
-    has_equal_lengths = len(source) == len(target) == len(weight)
-    if not is_inside or not has_equal_lengths or not np.isfinite(weight).all():
+    has_equal_lengths = len(sources) == len(targets) == len(weights)
+    if not is_inside or not has_equal_lengths or not np.isfinite(weights).all():
         message = f"relation '{name}': edges need two gene indices below {n_genes}, finite weights"
         raise InputError(message, code="bad-edges")
-    return Edges(source, target, weight)
+    return Edges(sources, targets, weights)
 
 
 def _largest_of_each(edges: Edges, n_genes: int, *, directed: bool) -> Edges:

@@ -112,40 +112,49 @@ class _Choices(NamedTuple):
 
 
 def _choices(screen: Screen, orthologues: Orthologues) -> _Choices:
+    """Return every choice of an orthologue for each gene, but none with one gene twice."""
     n_of_gene = np.bincount(orthologues.of_other, minlength=len(screen.genes))
-    first_of_gene = offsets_of(n_of_gene)[:-1]
     genes = screen.genotypes.genes.numpy()
     begins = screen.offsets[:-1]
-    fewest = np.minimum.reduceat(n_of_gene[genes], begins)
+    has_none = np.minimum.reduceat(n_of_gene[genes], begins) == 0
     most = np.maximum.reduceat(n_of_gene[genes], begins)
-    has_none = fewest == 0
     has_many = ~has_none & (most > MOST_ORTHOLOGUES)
     usable = np.flatnonzero(~has_none & ~has_many)
-    rows_by_size = []
-    genes_by_size = []
+    rows_by_size = [np.empty(0, dtype=np.int64)]
+    genes_by_size = [np.empty(0, dtype=np.int64)]
     sizes = np.diff(screen.offsets)[usable]
     for size in np.unique(sizes):
-        rows = usable[sizes == size]
-        chosen = np.empty((len(rows), 0), dtype=np.int64)
-        for position in range(size):
-            of_row = genes[begins[rows] + position]
-            n_choices = n_of_gene[of_row]
-            places = ragged_positions(first_of_gene[of_row], n_choices)
-            rows = np.repeat(rows, n_choices)
-            before = np.repeat(chosen, n_choices, axis=0)
-            chosen = np.concatenate([before, orthologues.of_cell[places][:, None]], axis=1)
-        is_kept = ~repeats_a_gene(chosen.ravel(), np.arange(len(rows) + 1) * size)
-        rows_by_size.append(rows[is_kept])
-        genes_by_size.append(chosen[is_kept].ravel())
-    rows = np.concatenate([*rows_by_size, np.empty(0, dtype=np.int64)]).astype(np.int64)
+        rows, chosen = _choices_of_size(screen, orthologues, n_of_gene, usable[sizes == size])
+        rows_by_size.append(rows)
+        genes_by_size.append(chosen.ravel())
+    rows = np.concatenate(rows_by_size).astype(np.int64)
     n_kept = len(np.unique(rows))
     dropped = {
         NO_ORTHOLOGUE: int(has_none.sum()),
         MANY_ORTHOLOGUES: int(has_many.sum()),
         SAME_ORTHOLOGUE: len(usable) - n_kept,
     }
-    return _Choices(
-        rows,
-        np.concatenate([*genes_by_size, np.empty(0, dtype=np.int64)]).astype(np.int64),
-        Counts(len(screen), n_kept, dropped),
-    )
+    kept_genes = np.concatenate(genes_by_size).astype(np.int64)
+    return _Choices(rows, kept_genes, Counts(len(screen), n_kept, dropped))
+
+
+def _choices_of_size(
+    screen: Screen,
+    orthologues: Orthologues,
+    n_of_gene: Ints,
+    rows: Ints,
+) -> tuple[Ints, Ints]:
+    """Return the choices for rows of one size: the row of each, and its genes, [choices, size]."""
+    genes = screen.genotypes.genes.numpy()
+    size = int(np.diff(screen.offsets)[rows[0]])
+    first_of_gene = offsets_of(n_of_gene)[:-1]
+    chosen = np.empty((len(rows), 0), dtype=np.int64)
+    for position in range(size):
+        of_row = genes[screen.offsets[rows] + position]
+        n_choices = n_of_gene[of_row]
+        places = ragged_positions(first_of_gene[of_row], n_choices)
+        rows = np.repeat(rows, n_choices)
+        before = np.repeat(chosen, n_choices, axis=0)
+        chosen = np.concatenate([before, orthologues.of_cell[places][:, None]], axis=1)
+    is_kept = ~repeats_a_gene(chosen.ravel(), np.arange(len(rows) + 1) * size)
+    return rows[is_kept], chosen[is_kept]

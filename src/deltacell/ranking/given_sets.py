@@ -25,7 +25,7 @@ _NEEDS_QUOTES = re.compile(r"[\s,;\"']|^#")
 _FIX = "Pass a list of tuples such as [('HO', 'STE2')], or a data frame with a gene per column."
 
 
-def gene_sets_of(sets: Any) -> list[list[str]]:
+def gene_sets_of(sets: object) -> list[list[str]]:
     """Return the names of each gene set.
 
     `sets` is a pandas or polars data frame or a two-dimensional array, in which each row is a set
@@ -93,7 +93,7 @@ def _quoted(name: str) -> str:
     return f'"{doubled}"'
 
 
-def _rows(sets: Any) -> Iterator[Any]:
+def _rows(sets: Any) -> Iterator[object]:
     """Yield what stands for each set; a row of a table is a tuple."""
     if isinstance(sets, pl.LazyFrame):
         sets = sets.collect()
@@ -110,12 +110,12 @@ def _rows(sets: Any) -> Iterator[Any]:
     return iter(sets)
 
 
-def _only_column(values: Sequence[Any]) -> Iterator[Any]:
+def _only_column(values: Sequence[object]) -> Iterator[object]:
     """Yield the sets of a table with one column, which has one gene or a list of genes per row."""
     return iter([(value,) if isinstance(value, str) else value for value in values])
 
 
-def _names(genes: Any, row: int) -> list[str]:
+def _names(genes: object, row: int) -> list[str]:
     if isinstance(genes, str | bytes) or not isinstance(genes, Iterable):
         raise _not_a_set(genes, row)
     names = []
@@ -131,7 +131,7 @@ def _names(genes: Any, row: int) -> list[str]:
     return names
 
 
-def _is_missing(gene: Any) -> bool:
+def _is_missing(gene: object) -> bool:
     if isinstance(gene, float):
         return math.isnan(gene)
     is_empty = isinstance(gene, str) and not gene.strip()
@@ -139,6 +139,6 @@ def _is_missing(gene: Any) -> bool:
     return gene is None or is_empty or type(gene).__name__ in ("NAType", "NaTType")
 
 
-def _not_a_set(genes: Any, row: int) -> InputError:
+def _not_a_set(genes: object, row: int) -> InputError:
     what = f"set {row + 1} is {genes!r:.80}, which is not a set of genes"
     return InputError(what, code="not-a-set", fix=_FIX, row=row)

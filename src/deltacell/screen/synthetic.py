@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from scipy.special import erfc
 
-from deltacell.base.arrays import Doubles, Ints, offsets_of
+from deltacell.base.arrays import AnyArray, Doubles, Ints, offsets_of
 from deltacell.base.errors import InputError
 from deltacell.cell import Cell
 from deltacell.cell.synthetic import (
@@ -137,32 +137,23 @@ def _crosses(cell: Cell, n: int | None, seed: int) -> _Measured:
     """Measure most crosses of the queries with the array once, and a few twice."""
     planted = Planted.of(cell, seed)
     crosses = _possible_crosses(plan_of(cell), n, seed)
-    n_crosses = len(crosses.query)
     rng = generator("screen", seed, "measurements")
-    n_rows = min(_DEFAULT_ROWS, n_crosses) if n is None else n
-    n_distinct = n_rows - round(_REPEATED * n_rows)
-    _check_room(n_distinct, n_crosses)
-    distinct = np.sort(rng.permutation(n_crosses)[:n_distinct])
-    repeated = rng.permutation(distinct)[: n_rows - n_distinct]
-    row = np.sort(np.concatenate([distinct, repeated]))
+    row = _measured_rows(len(crosses.query), n, rng)
     query = crosses.query[row]
     array = crosses.array[row]
-    queries_of_rows = crosses.queries.take(torch.from_numpy(query))
-    ends = queries_of_rows.offsets[1:].numpy()
-    genes = np.insert(queries_of_rows.genes.numpy(), ends, array)
-    role = np.insert(np.full(len(queries_of_rows.genes), "query"), ends, "array")
-    offsets = queries_of_rows.offsets + torch.arange(n_rows + 1)
-    genotypes = Genotypes(torch.from_numpy(genes), offsets)
+    strains = _strains_of(crosses.queries.take(torch.from_numpy(query)), array)
+    genotypes = strains.genotypes
+    n_rows = len(genotypes)
     deviation = planted.noise * rng.uniform(0.5, 1.5, n_rows) / np.sqrt(13 / 12)
-    nuisance = np.bincount(genotypes.owner.numpy(), planted.nuisance[genes])
     noise = deviation * rng.normal(size=n_rows)
     fitness = np.clip(1 - 0.12 * np.abs(_per_gene(cell, seed, "fitness")), 0.3, 1.0)
+    query_fitness = _query_fitness(fitness, planted, crosses.queries)
     columns = {
-        "score": planted.effect(genotypes) + nuisance + noise,
+        "score": planted.effect(genotypes) + _nuisance_of(planted, genotypes) + noise,
         "standard_deviation": deviation,
-        "query_fitness": _query_fitness(fitness, planted, crosses.queries)[query],
+        "query_fitness": query_fitness[query],
         "array_fitness": fitness[array],
-        "role": role,
+        "role": strains.role,
     }
     coverage = StudyCoverage(
         STUDY,
@@ -172,6 +163,38 @@ def _crosses(cell: Cell, n: int | None, seed: int) -> _Measured:
         complete=True,
     )
     return _Measured(genotypes, coverage, columns)
+
+
+def _nuisance_of(planted: Planted, genotypes: Genotypes) -> Doubles:
+    """Return the nuisance of each genotype, which is the sum over its genes, [batch]."""
+    of_genes = planted.nuisance[genotypes.genes.numpy()]
+    return np.bincount(genotypes.owner.numpy(), of_genes).astype(np.float64)
+
+
+def _measured_rows(n_crosses: int, n: int | None, rng: np.random.Generator) -> Ints:
+    """Return the cross of each row, ascending; a few crosses have two rows."""
+    n_rows = min(_DEFAULT_ROWS, n_crosses) if n is None else n
+    n_distinct = n_rows - round(_REPEATED * n_rows)
+    _check_room(n_distinct, n_crosses)
+    distinct = np.sort(rng.permutation(n_crosses)[:n_distinct])
+    repeated = rng.permutation(distinct)[: n_rows - n_distinct]
+    return np.sort(np.concatenate([distinct, repeated]))
+
+
+class _Strains(NamedTuple):
+    """Crossed strains, with the role of each gene."""
+
+    genotypes: Genotypes
+    role: AnyArray
+
+
+def _strains_of(queries: Genotypes, array: Ints) -> _Strains:
+    """Return the strains of queries that are crossed with a gene of the array each."""
+    ends = queries.offsets[1:].numpy()
+    genes = np.insert(queries.genes.numpy(), ends, array)
+    role = np.insert(np.full(len(queries.genes), "query"), ends, "array")
+    offsets = queries.offsets + torch.arange(len(queries) + 1)
+    return _Strains(Genotypes(torch.from_numpy(genes), offsets), role)
 
 
 def _query_fitness(fitness: Doubles, planted: Planted, queries: Genotypes) -> Doubles:
@@ -213,6 +236,20 @@ class _Crosses(NamedTuple):
     query: Ints  # the number of the query of each cross
     array: Ints  # its array gene
 
+    @classmethod
+    def of_all(cls, singles: Ints, pairs: Ints, array: Ints) -> _Crosses:
+        """Return the crosses of queries, [n] and [n, 2], but none with a gene of the query."""
+        query_genes = np.concatenate([singles, pairs.ravel()])
+        offsets = offsets_of(np.repeat([1, 2], [len(singles), len(pairs)]))
+        n_queries = len(offsets) - 1
+        query = np.repeat(np.arange(n_queries), len(array))
+        crossed = np.tile(array, n_queries)
+        first = query_genes[offsets[:-1]][query]
+        last = query_genes[offsets[1:] - 1][query]
+        is_possible = (crossed != first) & (crossed != last)
+        queries = Genotypes(torch.from_numpy(query_genes), torch.from_numpy(offsets))
+        return cls(queries, array, query[is_possible], crossed[is_possible])
+
 
 def _possible_crosses(plan: SyntheticPlan, n: int | None, seed: int) -> _Crosses:
     """Return the crosses for a screen of n rows, by default of 7,000."""
@@ -228,15 +265,7 @@ def _possible_crosses(plan: SyntheticPlan, n: int | None, seed: int) -> _Crosses
     n_queries = int(np.ceil(n_distinct / max(n_array - 2, 1)))
     n_single = min(len(singles), max(1, n_queries // 2))
     n_pair = min(len(pairs), max(1, n_queries - n_single))
-    query_genes = np.concatenate([singles[:n_single], pairs[:n_pair].ravel()])
-    offsets = offsets_of(np.repeat([1, 2], [n_single, n_pair]))
-    query = np.repeat(np.arange(n_single + n_pair), n_array)
-    crossed = np.tile(array, n_single + n_pair)
-    first = query_genes[offsets[:-1]][query]
-    last = query_genes[offsets[1:] - 1][query]
-    is_possible = (crossed != first) & (crossed != last)
-    queries = Genotypes(torch.from_numpy(query_genes), torch.from_numpy(offsets))
-    return _Crosses(queries, array, query[is_possible], crossed[is_possible])
+    return _Crosses.of_all(singles[:n_single], pairs[:n_pair], array)
 
 
 def _genes_in_use(plan: SyntheticPlan, rng: np.random.Generator) -> Ints:

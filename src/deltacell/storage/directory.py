@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from deltacell.base.errors import StoreError
 from deltacell.base.files import (
+    JsonObject,
     check_locks,
     flush,
     flush_parent,
@@ -49,7 +50,7 @@ class Stored(NamedTuple):
     """The contents of a directory and their checksum."""
 
     parts: dict[str, pa.Table]
-    meta: dict[str, Any]
+    meta: JsonObject
     checksum: str
 
 
@@ -59,10 +60,10 @@ class Storable:
     stored_as: str  # the kind of its directory
     made_from: tuple[str, ...]  # the constructor arguments that are also attributes
     sources: tuple[Source, ...]  # the files it was made from
-    synthetic_recipe: dict[str, Any] | None  # the parameters of a synthetic one
+    synthetic_recipe: JsonObject | None  # the parameters of a synthetic one
     path: Path | None = None  # the directory it was loaded from, if any
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> JsonObject:
         """Return its sizes, sources and checksum as a JSON-serialisable dict."""
         sources = [source.to_json() for source in self.sources]
         return {**self._facts(), "sources": sources, "checksum": self.checksum}
@@ -99,7 +100,7 @@ class Storable:
         self.__dict__["checksum"] = stored.checksum
         return self
 
-    def _facts(self) -> dict[str, Any]:
+    def _facts(self) -> JsonObject:
         """Return its sizes as a JSON-serialisable dict."""
         raise NotImplementedError
 
@@ -142,7 +143,7 @@ def write_manifest(
         parts: By name, a ``file``, its number of ``rows`` and its ``sha256``.
         meta: What else is recorded; ``files`` names further files that belong to the directory.
     """
-    manifest: dict[str, Any] = {
+    manifest: JsonObject = {
         "format": "deltacell",
         "schema": SCHEMA_VERSION,
         "kind": kind,
@@ -241,7 +242,7 @@ def _read_part(
         raise StoreError(message, code="unreadable", where=file) from error
 
 
-def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_manifest(path: str | os.PathLike[str]) -> JsonObject:
     """Read the manifest of a directory; raise if it is damaged or of another version."""
     path = Path(path)
     file = path / MANIFEST

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from deltacell.base.files import JsonObject
+
 UNKNOWN_GENE = "unknown gene"
 AMBIGUOUS_NAME = "ambiguous gene name"
 
@@ -30,7 +32,7 @@ class Counts:
         """Rows whose gene names were all found."""
         return self.read - self.dropped.get(UNKNOWN_GENE, 0) - self.dropped.get(AMBIGUOUS_NAME, 0)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return a JSON-serialisable dict."""
         numbers = {"read": self.read, "resolved": self.resolved, "kept": self.kept}
         return {**numbers, "dropped": dict(self.dropped)}
@@ -52,7 +54,7 @@ class Source:
     into: str = ""  # a relation's name, "genes", "metabolism", a feature's or a study's name
     notes: Mapping[str, int | str] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return a JSON-serialisable dict."""
         return {**vars(self), "counts": self.counts.to_json(), "notes": dict(self.notes)}
 

@@ -36,7 +36,7 @@ import torch
 from torch import Tensor, nn
 
 from deltacell.base.errors import InputError, StoreError
-from deltacell.base.files import TEMPORARY, Lock, write_bytes
+from deltacell.base.files import TEMPORARY, JsonObject, Lock, write_bytes
 from deltacell.profile.record import Reached
 
 SCHEMA_VERSION = 1
@@ -126,13 +126,13 @@ class Checkpoints:
                 if old.name not in names:
                     old.unlink(missing_ok=True)
 
-    def load(self, which: str = "last") -> dict[str, Any]:
+    def load(self, which: str = "last") -> JsonObject:
         """Load the state ``last``, ``best`` or of a file name onto the CPU.
 
         Loading never executes code. If the file is damaged or missing, the error names an earlier
         checkpoint that is intact.
         """
-        state: dict[str, Any] = self._read(self._find(which))["state"]
+        state: JsonObject = self._read(self._find(which))["state"]
         return state
 
     def continue_from(self, which: str) -> None:
@@ -164,7 +164,7 @@ class Checkpoints:
             raise StoreError(what, code="no-checkpoint", where=self.folder, fix=fix)
         return chosen
 
-    def _read(self, file: Path) -> dict[str, Any]:
+    def _read(self, file: Path) -> JsonObject:
         try:
             return read_checkpoint(file)
         except (OSError, StoreError) as error:
@@ -213,7 +213,7 @@ def write_checkpoint(
     write_bytes(path, buffer.getvalue(), what=f"the checkpoint of step {step}")
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
+def read_checkpoint(path: Path) -> JsonObject:
     """Return ``step``, ``epoch``, ``metric`` and ``state``, with tensors on the CPU.
 
     A file that deltacell did not write raises, and is never executed.
@@ -226,7 +226,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
             if archive.testzip() is not None:
                 raise ValueError
         content.seek(0)
-        payload: dict[str, Any] = torch.load(content, map_location="cpu", weights_only=True)
+        payload: JsonObject = torch.load(content, map_location="cpu", weights_only=True)
         # Other code in this process may have allowed PyTorch to load more types.
         plain_state(payload)
     except (pickle.UnpicklingError, InputError) as error:

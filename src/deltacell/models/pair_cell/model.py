@@ -250,11 +250,14 @@ class PairCell(Model):
         next_to_b = self._replace(pair, 0, a, of_pairs, 0)
         next_to_a = self._replace(pair, 1, b, of_pairs, 0)
         between = self._between(pair, a, b, of_pairs)
-        parts = [*_symmetric(a, b), *_symmetric_residuals(next_to_b, next_to_a), between]
-        row, is_edge = _look_up(self.edge_keys, pair[:, 0] * self.n_genes + pair[:, 1])
-        inputs = torch.cat([*parts, self.edge_weights[row] * is_edge[:, None]], dim=1)
-        read: Tensor = self.read_pair(inputs)
+        of_genes = [*_symmetric(a, b), *_symmetric_residuals(next_to_b, next_to_a), between]
+        read: Tensor = self.read_pair(torch.cat([*of_genes, self._relations_of(pair)], dim=1))
         return read.view(n_sets, n_pairs, -1).mean(dim=1)
+
+    def _relations_of(self, pair: Tensor) -> Tensor:
+        """Return the weight of pairs in each relation, 0 without an edge, [pairs, relations]."""
+        row, is_edge = _look_up(self.edge_keys, pair[:, 0] * self.n_genes + pair[:, 1])
+        return self.edge_weights[row] * is_edge[:, None]
 
     def _weights(self, gene: Tensor, x: Tensor, nearest: int, step: _Step) -> Tensor:
         """Return the logarithm of the weight of each neighbour, [b, K, heads]."""
@@ -316,9 +319,8 @@ class PairCell(Model):
             return log_weights.new_zeros(n_sets, 2 * self.heads)
         ordered = sets.sort(dim=1).values
         row, is_measured = self._measured_row(ordered, step)
-        fold = step.fold.repeat_interleave(k)
-        additive = self.intercept[fold] + self.effect[fold[:, None], ordered].sum(dim=1)
         _, scores, _ = self._known(size)
+        additive = self._additive_score(ordered, step.fold.repeat_interleave(k))
         residual = (scores[row] - additive).view(n_sets, k)
         counts = is_measured.view(n_sets, k)
         if allowed is not None:
@@ -328,6 +330,10 @@ class PairCell(Model):
         weighted = (weights * residual[..., None]).sum(dim=1)
         mean = weighted / (total + functional.softplus(self.doubt[doubt]))
         return torch.cat([mean, torch.log1p(total)], dim=1)
+
+    def _additive_score(self, genes: Tensor, fold: Tensor) -> Tensor:
+        """Return the score of sets, [b, size], by the additive model without a fold, [b]."""
+        return self.intercept[fold] + self.effect[fold[:, None], genes].sum(dim=1)
 
     def _measured_row(self, ordered: Tensor, step: _Step) -> tuple[Tensor, Tensor]:
         """Return the rows of sets among the measured ones, and whether each counts as measured.

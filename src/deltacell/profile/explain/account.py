@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from deltacell.base.files import JsonObject
 from deltacell.base.text import ratio_text
 
 OUTSIDE = "outside the steps: "  # prefix of a part of an epoch outside its steps
@@ -26,7 +27,7 @@ class EvidenceTable:
     title: str
     frame: pl.DataFrame
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the table as a JSON-serialisable dict."""
         rows = [list(row) for row in self.frame.rows()]
         return {"key": self.key, "title": self.title, "columns": self.frame.columns, "rows": rows}
@@ -80,7 +81,7 @@ class Account:
         within = {part: steps * seconds for part, seconds in self.parts.items()}
         return within | {f"{OUTSIDE}{part}": seconds for part, seconds in self.outside.items()}
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the account as a JSON-serialisable dict."""
         whole = "fit_s" if self.source == FIT else "step_s"
         names = ("sample_s", "epoch_s", "samples_per_step", "steps_per_epoch", "residual")
@@ -144,7 +145,7 @@ class Waterfall:
         schema = {"part": pl.String(), **numbers}
         return pl.DataFrame([astuple(bar) for bar in self.bars], schema=schema, orient="row")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the waterfall as a JSON-serialisable dict."""
         bars = self.frame().rename({"share of the gap": "share_of_gap"}).to_dicts()
         whole = {"a_s": self.a, "b_s": self.b, "gap_s": self.gap, "ratio": self.ratio}
@@ -206,7 +207,7 @@ class Comparison:
         """The waterfalls that are known: per sample or step, and per epoch."""
         return [fall for fall in (self.steps, self.epochs) if fall is not None]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the comparison as a JSON-serialisable dict."""
         return {
             "waterfalls": [fall.to_json() for fall in self.falls],
@@ -247,7 +248,7 @@ def _unequal(a: Account, b: Account) -> tuple[str, ...]:
     return tuple(differences)
 
 
-def _compared_facts(account: Account) -> dict[str, Any]:
+def _compared_facts(account: Account) -> JsonObject:
     return {
         **account.facts,
         "steps per epoch": account.steps_per_epoch,

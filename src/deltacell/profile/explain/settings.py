@@ -208,20 +208,20 @@ def _options(config: Mapping[str, Any]) -> dict[str, Value]:
     return options
 
 
-def _value(value: Any) -> Value:
+def _value(value: object) -> Value:
     """Return a value of a YAML file as one of a setting."""
     if isinstance(value, list):
         return tuple(map(str, value))
     return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
-def _chosen(choice: Any) -> str | None:
+def _chosen(choice: object) -> str | None:
     return _text(choice.get("choice")) if isinstance(choice, dict) else None
 
 
-def _text(value: Any) -> str | None:
+def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _truth(value: Any) -> bool | None:
+def _truth(value: object) -> bool | None:
     return value if isinstance(value, bool) else None

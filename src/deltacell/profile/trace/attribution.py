@@ -303,20 +303,24 @@ def _align(by_rank: dict[int, Attribution]) -> Alignment | None:
             for rank, attribution in by_rank.items()
         ]
         rows = pl.concat(of_ranks)
-    is_last = pl.col("rank") == pl.col("rank").get(_LAST)
-    waited_for = pl.when(is_last).then(pl.sum("waited"))
-    rows = rows.with_columns(waited_for=waited_for.over(_KEY))
     collectives = _arrivals(rows)
-    totals = (pl.count("waited_for").alias("last"), pl.sum("waited_for", "waited"))
-    ranks = rows.filter("counted").group_by("rank").agg(*totals).sort("rank")
     n_unaligned = every.select(_KEY).n_unique() - len(collectives)
     is_shifted = bool(shift["shift"].to_numpy().any())
-    return Alignment(collectives, ranks, n_unaligned, is_shifted)
+    return Alignment(collectives, _waits_of_ranks(rows), n_unaligned, is_shifted)
 
 
 # The rows of the ranks that come first and last to a collective.
 _FIRST = pl.col("came").arg_min()
 _LAST = pl.col("came").arg_max()
+
+
+def _waits_of_ranks(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return for each rank the times it came last, how long it waited and was waited for."""
+    is_last = pl.col("rank") == pl.col("rank").get(_LAST)
+    waited_for = pl.when(is_last).then(pl.sum("waited"))
+    rows = rows.with_columns(waited_for=waited_for.over(_KEY))
+    totals = (pl.count("waited_for").alias("last"), pl.sum("waited_for", "waited"))
+    return rows.filter("counted").group_by("rank").agg(*totals).sort("rank")
 
 
 def _arrivals(rows: pl.DataFrame) -> pl.DataFrame:

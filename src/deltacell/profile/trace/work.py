@@ -231,22 +231,34 @@ def _roofline(trace: Trace, rows: Ints, owner: Indices) -> pl.DataFrame:
     timed = pl.DataFrame(columns).filter(pl.col("time") > 0)
     calls = timed.group_by("name", "shape").agg(pl.col("call").n_unique(), pl.sum("time"))
     products = []
-    for name_code, shape, count, time in calls.iter_rows():
-        name = trace.names[name_code]
-        sizes, types = trace.shapes[shape]
-        work = _flop_and_elements(name, sizes)
-        if work is None:
-            continue
-        flop, elements = work
-        width = 2 if re.search(r"half|bfloat16", types[:200], re.IGNORECASE) else 4
-        least = count * peaks.least_time(flop, elements, width)
-        products.append(
-            (name, sizes, f"{8 * width} bits", count, time, flop / 1e9, round(least), least / time)
-        )
+    for name, shape, count, time in calls.iter_rows():
+        product = _product(trace.names[name], trace.shapes[shape], count, time, peaks)
+        if product is not None:
+            products.append(product)
     frame = pl.DataFrame(products, schema=_ROOFLINE, orient="row")
     return frame.sort("time", "operation", "sizes", descending=[True, False, False])
 
 
+def _product(
+    name: str,
+    shape: tuple[str, str],
+    count: int,
+    time: int,
+    peaks: _Peaks,
+) -> tuple[str, str, str, int, int, float, int, float] | None:
+    """Return a row of the roofline; None if the sizes are not those of a product."""
+    sizes, types = shape
+    work = _flop_and_elements(name, sizes)
+    if work is None:
+        return None
+    flop, elements = work
+    width = 2 if _HALF.search(types[:200]) else 4
+    least = count * peaks.least_time(flop, elements, width)
+    kind = f"{8 * width} bits"
+    return name, sizes, kind, count, time, flop / 1e9, round(least), least / time
+
+
+_HALF = re.compile(r"half|bfloat16", re.IGNORECASE)
 _ROOFLINE = {
     "operation": pl.String(),
     "sizes": pl.String(),
