@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deltacell.base.arrays import commonest
 from deltacell.cell import Genes
 from deltacell.screen import Batch, Genotypes, Loader, Screen
-from deltacell.screen.gene_keys import commonest
 from deltacell.screen.loader import in_runs
 
 N_GENES = 12

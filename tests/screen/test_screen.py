@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Genes
 from deltacell.screen import Coverage, Genotypes, Screen
-from deltacell.screen.gene_keys import comparable_keys, repeats_a_gene, set_keys
+from deltacell.screen.gene_keys import comparable_keys, set_keys
+from deltacell.screen.genotypes import repeats_a_gene
 
 LAW = settings(max_examples=30, deadline=None)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from deltacell.api.fit import fit
 from deltacell.api.run import Run
-from deltacell.base.arrays import AnyArray, Doubles, Ints
+from deltacell.base.arrays import AnyArray, Doubles, Ints, commonest, numbered
 from deltacell.base.errors import InputError
 from deltacell.bench import process
 from deltacell.cell import Cell
@@ -28,7 +28,7 @@ from deltacell.models import registry
 from deltacell.models.baselines import baseline
 from deltacell.profile.record import Status
 from deltacell.screen import Screen, Split
-from deltacell.screen.gene_keys import all_pairs, commonest, numbered, sorted_matrix
+from deltacell.screen.gene_keys import all_pairs, sorted_matrix
 
 BASELINES = ("query_pair", "additive", "additive_pair", "nearest_profiles", "low_rank")
 TREES = ("boosted_trees", "pair_trees")

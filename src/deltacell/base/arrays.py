@@ -48,3 +48,19 @@ def column_of(table: pa.Table, name: str) -> AnyArray:
     whole = chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()
     values: AnyArray = whole.to_numpy(zero_copy_only=False)
     return values
+
+
+def numbered(labels: AnyArray) -> Ints:
+    """Return labels as numbers from 0, in order of first appearance."""
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[inverse.ravel()]
+
+
+def commonest(owner: Ints, labels: Ints) -> Ints:
+    """Return the position of each owner's most frequent label; the largest of equals."""
+    _, label, count = np.unique(labels, return_inverse=True, return_counts=True)
+    order = np.lexsort((labels, count[label.ravel()], owner))
+    last: Ints = order[np.diff(owner[order], append=-1) != 0]
+    return last

@@ -13,7 +13,7 @@ from deltacell.base.arrays import Ints, offsets_of, ragged_positions
 from deltacell.base.errors import InputError
 from deltacell.cell import Genes
 from deltacell.screen import Screen
-from deltacell.screen.gene_keys import repeats_a_gene
+from deltacell.screen.genotypes import repeats_a_gene
 from deltacell.storage import sha256_of_file
 from deltacell.storage.provenance import Counts, Source
 from deltacell.storage.tables import File

@@ -12,8 +12,8 @@ import torch
 from deltacell.base.arrays import Bools, Ints
 from deltacell.base.errors import InputError
 from deltacell.screen import Genotypes, Screen, Split
-from deltacell.screen.gene_keys import comparable_keys, repeats_a_gene
-from deltacell.screen.genotypes import sets_with
+from deltacell.screen.gene_keys import comparable_keys
+from deltacell.screen.genotypes import repeats_a_gene, sets_with
 from deltacell.screen.outliers import beyond_any_scale
 from deltacell.screen.screen import ONE_GENE_TWICE
 from deltacell.storage.provenance import UNKNOWN_GENE, Counts

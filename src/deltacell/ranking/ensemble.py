@@ -12,7 +12,7 @@ from deltacell.base.errors import InputError
 from deltacell.models.scoring import Block, Rough, Scorer
 from deltacell.ranking.filter import phenotypes_of
 from deltacell.ranking.gene_sets import Piece, Scored
-from deltacell.train.loaded_runs import LoadedRun, are_alike
+from deltacell.train.loaded_runs import LoadedRun
 from deltacell.train.predictor import TrainedPredictor
 
 FEW = 64  # up to this many candidates of a block are scored without refined bounds
@@ -123,3 +123,8 @@ def _scores_to_scale_by(run: LoadedRun) -> torch.Tensor:
     drawn = np.random.default_rng(split.seed).permutation(len(rows))[:SCALED_BY]
     genotypes, _ = run.data.part(rows[np.sort(drawn)])
     return run.predictor(genotypes).double()
+
+
+def are_alike(runs: Sequence[LoadedRun]) -> bool:
+    """Return whether all runs have the same model and model settings."""
+    return all(run.config.model == runs[0].config.model for run in runs)

@@ -13,6 +13,7 @@ import numpy as np
 from deltacell.base.arrays import Bools, Ints
 from deltacell.cell import Cell
 from deltacell.profile.record import CHECKPOINTS, Reached
+from deltacell.ranking.ensemble import are_alike
 from deltacell.ranking.filter import LINKED, STATUSES, Linkage, Statuses, phenotypes_of
 from deltacell.ranking.gene_names import gene_indices, gene_texts
 from deltacell.ranking.gene_sets import GeneSets, Scored
@@ -21,7 +22,7 @@ from deltacell.ranking.source import source_of
 from deltacell.screen import Screen
 from deltacell.storage import sha256_of_file
 from deltacell.train.checkpoints import Checkpoints
-from deltacell.train.loaded_runs import LoadedRun, are_alike, labels_of
+from deltacell.train.loaded_runs import LoadedRun, labels_of
 
 
 @dataclass(frozen=True)

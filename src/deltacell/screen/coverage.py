@@ -11,8 +11,7 @@ import polars as pl
 import pyarrow as pa
 
 from deltacell.base.arrays import Ints, offsets_of
-from deltacell.screen.gene_keys import repeats_a_gene
-from deltacell.screen.genotypes import sets_with
+from deltacell.screen.genotypes import repeats_a_gene, sets_with
 
 #: Rows that cover less of the grid of queries and array genes than this are only a part of it.
 FILLED = 0.25

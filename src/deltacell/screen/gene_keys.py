@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from deltacell.base.arrays import AnyArray, Bools, Ints
+from deltacell.base.arrays import AnyArray, Ints
 
 
 def set_keys(genes: Ints, offsets: Ints, n_genes: int) -> AnyArray:
@@ -18,15 +18,6 @@ def comparable_keys(n_genes: int, *sets: tuple[Ints, Ints]) -> list[AnyArray]:
     """Return the keys of several lists of sets, comparable between the lists."""
     width = max((int(np.diff(offsets).max(initial=0)) for _, offsets in sets), default=0)
     return [matrix_keys(sorted_matrix(g, o, width), n_genes) for g, o in sets]
-
-
-def repeats_a_gene(genes: Ints, offsets: Ints) -> Bools:
-    """Return which sets contain a gene more than once; negative indices are ignored."""
-    matrix = sorted_matrix(genes, offsets)
-    equals_previous = matrix[:, 1:] == matrix[:, :-1]
-    is_gene = matrix[:, 1:] >= 0
-    repeated: Bools = (equals_previous & is_gene).any(axis=1)
-    return repeated
 
 
 def sorted_matrix(genes: Ints, offsets: Ints, width: int | None = None) -> Ints:
@@ -52,22 +43,6 @@ def matrix_keys(matrix: Ints, n_genes: int) -> AnyArray:
         return key
     contiguous = np.ascontiguousarray(matrix + 1)
     return contiguous.view(np.dtype((np.void, 8 * width))).ravel()
-
-
-def numbered(labels: AnyArray) -> Ints:
-    """Return labels as numbers from 0, in order of first appearance."""
-    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), dtype=np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return rank[inverse.ravel()]
-
-
-def commonest(owner: Ints, labels: Ints) -> Ints:
-    """Return the position of each owner's most frequent label; the largest of equals."""
-    _, label, count = np.unique(labels, return_inverse=True, return_counts=True)
-    order = np.lexsort((labels, count[label.ravel()], owner))
-    last: Ints = order[np.diff(owner[order], append=-1) != 0]
-    return last
 
 
 class Pairs(NamedTuple):

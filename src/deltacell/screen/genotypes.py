@@ -11,6 +11,7 @@ import torch
 
 from deltacell.base.arrays import Bools, Ints, offsets_of, ragged_positions
 from deltacell.base.errors import InputError
+from deltacell.screen.gene_keys import sorted_matrix
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -121,3 +122,12 @@ def sets_with(marked: Bools, offsets: Ints) -> Bools:
     """Return which sets have an entry that is marked, [sets]."""
     owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     return np.bincount(owner[marked], minlength=len(offsets) - 1) > 0
+
+
+def repeats_a_gene(genes: Ints, offsets: Ints) -> Bools:
+    """Return which sets contain a gene more than once; negative indices are ignored."""
+    matrix = sorted_matrix(genes, offsets)
+    equals_previous = matrix[:, 1:] == matrix[:, :-1]
+    is_gene = matrix[:, 1:] >= 0
+    repeated: Bools = (equals_previous & is_gene).any(axis=1)
+    return repeated

@@ -11,9 +11,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from deltacell.base.arrays import AnyArray, Floats, Ints, offsets_of, ragged_positions
+from deltacell.base.arrays import (
+    AnyArray,
+    Floats,
+    Ints,
+    commonest,
+    numbered,
+    offsets_of,
+    ragged_positions,
+)
 from deltacell.base.errors import InputError
-from deltacell.screen.gene_keys import commonest, numbered
 from deltacell.screen.genotypes import Genotypes
 from deltacell.screen.screen import Screen
 

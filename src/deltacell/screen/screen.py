@@ -22,8 +22,8 @@ from deltacell.base.errors import InputError, need
 from deltacell.cell import Cell, Genes
 from deltacell.screen import hetero_data
 from deltacell.screen.coverage import Coverage
-from deltacell.screen.gene_keys import repeats_a_gene, set_keys
-from deltacell.screen.genotypes import Genotypes, sets_with
+from deltacell.screen.gene_keys import set_keys
+from deltacell.screen.genotypes import Genotypes, repeats_a_gene, sets_with
 from deltacell.screen.hit_rule import LARGEST_P, HitOrigin, HitRule, LowMeaning
 from deltacell.storage.provenance import UNKNOWN_GENE, Counts, Source
 from deltacell.storage.sql import run_sql

@@ -16,11 +16,11 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from deltacell import storage
-from deltacell.base.arrays import AnyArray, Ints, offsets_of
+from deltacell.base.arrays import AnyArray, Ints, commonest, numbered, offsets_of
 from deltacell.base.errors import InputError
 from deltacell.base.rendering import as_html
 from deltacell.base.text import listed, share_text
-from deltacell.screen.gene_keys import Pairs, all_pairs, commonest, comparable_keys, numbered
+from deltacell.screen.gene_keys import Pairs, all_pairs, comparable_keys
 from deltacell.screen.genotypes import sets_with
 from deltacell.screen.screen import Screen
 

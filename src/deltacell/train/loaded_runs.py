@@ -158,8 +158,3 @@ def labels_of(runs: Sequence[LoadedRun]) -> list[str]:
         is_one = same and len(seeds) == len(alike) and not unnamed
         labels.append(run.record.name if is_one else run.record.path.resolve().name)
     return labels
-
-
-def are_alike(runs: Sequence[LoadedRun]) -> bool:
-    """Return whether all runs have the same model and model settings."""
-    return all(run.config.model == runs[0].config.model for run in runs)

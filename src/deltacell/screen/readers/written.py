@@ -26,8 +26,8 @@ from deltacell.cell.readers.names import (
     unresolved_notes,
 )
 from deltacell.screen.coverage import Coverage
-from deltacell.screen.gene_keys import repeats_a_gene, set_keys
-from deltacell.screen.genotypes import Genotypes, sets_with
+from deltacell.screen.gene_keys import set_keys
+from deltacell.screen.genotypes import Genotypes, repeats_a_gene, sets_with
 from deltacell.screen.hit_rule import HitRule
 from deltacell.screen.readers.joined import (
     IsKnown,
