@@ -4,17 +4,23 @@
 deltacell that it calls, once, where it is called first, grouped by file. The walks are those of
 docs/architecture.md: ``training``, ``explanation`` and ``ranking``.
 
-A walk enters a file when a function there is called from another file for the first time. A file
-that is entered n times is returned to n - 1 times. A function that goes on after a call does not
-return to its file: its reader has never closed it.
+A walk visits a file when a function of another file calls, for the first time, a class or a
+function of it. The methods of a class are one thing, which is read once; and a function that calls
+several things of a file makes one visit, since its reader has both files open. A file that is
+visited n times is returned to n - 1 times. A function that goes on after a call does not return to
+its file: its reader has never closed it. Not visited are files of `base`, whose functions every
+package uses and a reader knows by name, as those of NumPy.
+
+What runs while a module is imported, such as decorators, is no part of a walk, so a list does not
+depend on what was imported before.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -25,6 +31,7 @@ from typing import Any
 
 import deltacell
 
+KNOWN_BY_NAME = "base/"
 _PREFIX = f"{Path(deltacell.__file__).parent}/"
 SETTINGS = (
     *("experiment=demo", "data.synthetic_genotypes=100", "data.batch_size=32", "model.hidden=4"),
@@ -54,6 +61,11 @@ class Step:
         """Whether a reader has to open the file of the function."""
         return self.caller is None or self.caller.file != self.function.file
 
+    @property
+    def topic(self) -> str:
+        """The class or function at the top level of the file that a reader reads."""
+        return self.function.name.partition(".")[0]
+
 
 def steps_of(work: Callable[[], object]) -> list[Step]:
     """Call a function; return the first call of each function of deltacell that runs.
@@ -66,7 +78,9 @@ def steps_of(work: Callable[[], object]) -> list[Step]:
         """Keep the first call of each function."""
         if event == "call":
             function = _function_of(frame)
-            if function is not None and function not in called:
+            if function is None or function in called:
+                return
+            if not _is_at_import(frame):
                 called[function] = Step(function, _caller_of(frame))
 
     before = sys.getprofile()
@@ -101,10 +115,36 @@ def _caller_of(frame: FrameType) -> Function | None:
     return None
 
 
+def _is_at_import(frame: FrameType) -> bool:
+    """Return whether a call is made while a module is imported."""
+    outer = frame.f_back
+    while outer is not None and outer.f_code is not steps_of.__code__:
+        if outer.f_code.co_name == "<module>":
+            return True
+        outer = outer.f_back
+    return False
+
+
+def visits(steps: Sequence[Step]) -> dict[str, list[Step]]:
+    """Return the visits to each file outside `base`, by their first steps; see the module."""
+    visits_of_file: dict[str, list[Step]] = {}
+    known: set[tuple[str, str]] = set()  # files with their classes and functions
+    for step in steps:
+        file = step.function.file
+        if not step.enters_file or file.startswith(KNOWN_BY_NAME):
+            continue
+        earlier = visits_of_file.setdefault(file, [])
+        is_known = (file, step.topic) in known
+        is_open = any(step.caller == visit.caller for visit in earlier)
+        known.add((file, step.topic))
+        if not is_known and not is_open:
+            earlier.append(step)
+    return visits_of_file
+
+
 def returns(steps: Sequence[Step]) -> dict[str, int]:
-    """Return how often a walk returns to each of its files, see the module."""
-    entered = Counter(step.function.file for step in steps if step.enters_file)
-    return {file: n_entries - 1 for file, n_entries in entered.items()}
+    """Return how often a walk returns to each file that it visits, see the module."""
+    return {file: len(of_file) - 1 for file, of_file in visits(steps).items()}
 
 
 def _training(folder: Path) -> Callable[[], object]:
@@ -147,6 +187,22 @@ def lines(steps: Sequence[Step]) -> Iterator[str]:
             yield f"  {step.function.line:>4}  {step.function.name}"
 
 
+def topics_by_file(steps: Sequence[Step]) -> dict[str, list[str]]:
+    """Return by what classes and functions a walk enters each file, in the order of a reader."""
+    topics: dict[str, list[str]] = {}
+    for step in steps:
+        of_file = topics.setdefault(step.function.file, [])
+        if step.enters_file and step.topic not in of_file:
+            of_file.append(step.topic)
+    return topics
+
+
+def summary(name: str) -> str:
+    """Return how often a walk returns to each file, and by what it enters each, as JSON."""
+    steps = walk(name)
+    return json.dumps({"returns": returns(steps), "topics": topics_by_file(steps)})
+
+
 def main() -> None:
     """Print the walks that the command names, all by default."""
     for name in sys.argv[1:] or WALKS:
@@ -154,11 +210,14 @@ def main() -> None:
         steps = walk(name)
         for line in lines(steps):
             print(line)
-        n_returns = returns(steps)
-        print(f"\n{len(steps)} functions in {len(n_returns)} files; returns to files:")
-        for file, n in sorted(n_returns.items(), key=lambda entry: -entry[1]):
-            if n:
-                print(f"  {n:>4}  {file}")
+        visits_of_file = visits(steps)
+        print(
+            f"\n{len(steps)} functions; {len(visits_of_file)} files are visited; returns to files:"
+        )
+        for file, of_file in sorted(visits_of_file.items(), key=lambda entry: -len(entry[1])):
+            if len(of_file) > 1:
+                topics = ", ".join(visit.topic for visit in of_file)
+                print(f"  {len(of_file) - 1:>4}  {file}: {topics}")
         print()
 
 

@@ -1,38 +1,13 @@
-"""Shared by all predictors: recorded settings, checks of arguments."""
+"""Shared by the models: checks of what they are built for, and ranges that profilers show."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable
-from typing import Any, Self
 
 from deltacell.base.checks import check_distinct
 from deltacell.base.errors import InputError
 from deltacell.cell import Cell
 from deltacell.profile.components import NamedRange
-from deltacell.profile.record import Messages
-
-
-class Recorded:
-    """Records the arguments of the constructor except the cell, for the config of a run."""
-
-    made_with: dict[str, Any]
-
-    def __new__(cls, *args: Any, **options: Any) -> Self:
-        instance = super().__new__(cls)
-        # copy.deepcopy calls this without arguments and then sets the state.
-        try:
-            bound = inspect.signature(cls.__init__).bind(instance, *args, **options).arguments
-        except TypeError:
-            bound = {}
-        # nn.Module does not accept attributes before its constructor has run.
-        arguments = {name: value for name, value in bound.items() if name not in ("self", "cell")}
-        instance.__dict__["made_with"] = arguments
-        return instance
-
-    def messages(self) -> Messages | None:
-        """Return on what messages are passed in a step; None if this is not known yet."""
-        return Messages.nothing
 
 
 def check_heads(heads: int, hidden: int) -> None:

@@ -6,9 +6,10 @@ The training loop, evaluations, rankings and explanations know these classes and
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +19,9 @@ from torch import Tensor, nn
 from deltacell.base.arrays import Floats
 from deltacell.base.errors import InputError
 from deltacell.cell import Cell
-from deltacell.models.base import Recorded
 from deltacell.models.config import LARGEST_RELATION
 from deltacell.models.scoring import BatchScorer, Scorer
+from deltacell.profile.record import Messages
 from deltacell.screen import Genotypes, Screen
 
 
@@ -154,11 +155,14 @@ class GatedScore(Protocol):
         ...
 
 
-class Predictor(Recorded):
+class Predictor:
     """Whatever gives a set of genes a score.
 
     Only `__call__` is required. Everything else has a default that works.
     """
+
+    made_with: dict[str, Any]
+    """The arguments of the constructor except the cell, for the config of a run."""
 
     sets_per_call: int | None = None
     """Genotypes per call in validation and prediction; None is the batch size of the training."""
@@ -177,6 +181,18 @@ class Predictor(Recorded):
 
     reads_context: bool = False
     """Whether it takes other studies into account."""
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        instance = super().__new__(cls)
+        # copy.deepcopy calls this without arguments and then sets the state.
+        try:
+            bound = inspect.signature(cls.__init__).bind(instance, *args, **options).arguments
+        except TypeError:
+            bound = {}
+        # nn.Module does not accept attributes before its constructor has run.
+        arguments = {name: value for name, value in bound.items() if name not in ("self", "cell")}
+        instance.__dict__["made_with"] = arguments
+        return instance
 
     def __call__(
         self,
@@ -228,6 +244,10 @@ class Predictor(Recorded):
     def facts(self) -> dict[str, Any]:
         """Return what the record of a run keeps and `BuildContext.recorded` gives back."""
         return {}
+
+    def messages(self) -> Messages | None:
+        """Return on what messages are passed in a step; None if this is not known yet."""
+        return Messages.nothing
 
 
 class Model(nn.Module, Predictor):
