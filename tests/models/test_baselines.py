@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Feature, Relation
+from deltacell.models import eigenvectors
 from deltacell.models.baselines import (
     BASELINES,
     Additive,
@@ -25,7 +26,6 @@ from deltacell.models.baselines import (
     QueryPairMean,
     baseline,
     boosted_trees,
-    eigenvectors,
     low_rank,
 )
 from deltacell.models.baselines.additive import cross_fitted_effects, ridge

@@ -14,8 +14,8 @@ import torch
 from deltacell.base.arrays import AnyArray, Doubles, Floats, Ints
 from deltacell.cell import Cell, Relation
 from deltacell.models.baselines.additive import GeneEffects, cross_fitted_effects, ridge
-from deltacell.models.baselines.eigenvectors import leading_eigenvectors
 from deltacell.models.baselines.tree_text import damaged_trees, read_trees
+from deltacell.models.eigenvectors import leading_eigenvectors
 from deltacell.models.fitted.gene_sets import (
     EVERY,
     GeneOrder,

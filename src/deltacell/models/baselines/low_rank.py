@@ -10,8 +10,8 @@ import scipy.sparse.linalg
 
 from deltacell.base.arrays import Doubles, Ints
 from deltacell.cell import Cell
-from deltacell.models.baselines.eigenvectors import leading_eigenvectors
 from deltacell.models.baselines.pair_residuals import MeasuredPairs, PairResiduals
+from deltacell.models.eigenvectors import leading_eigenvectors
 from deltacell.models.fitted.gene_sets import GeneOrder, GenePairs
 from deltacell.models.fitted.predictor import FitData, State
 
