@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Feature, Relation
-from deltacell.models import eigenvectors
 from deltacell.models.baselines import (
     BASELINES,
     Additive,
@@ -265,19 +264,6 @@ def test_factors_are_the_best_for_those_of_the_other_side():
         for step in rng.normal(size=(20, rank)) * 1e-3:
             assert loss(row, solved[row]) <= loss(row, solved[row] + step)
     assert (solved[5] == 0).all()
-
-
-def test_eigenvectors_of_a_matrix_with_few_entries_are_the_same_in_every_call():
-    if not eigenvectors._SEED:
-        pytest.skip("this SciPy begins again at a random vector of its own")
-    rng = np.random.default_rng(1)
-    row, column = rng.integers(0, 40, size=(2, 300))
-    value = rng.normal(size=300)
-    places = (np.concatenate([row, column]), np.concatenate([column, row]))
-    matrix = sp.csr_array((np.concatenate([value, value]), places), shape=(600, 600))
-    first, second = (eigenvectors.leading_eigenvectors(matrix, 60) for _ in range(2))
-    np.testing.assert_array_equal(first[0], second[0])
-    np.testing.assert_array_equal(first[1], second[1])
 
 
 @pytest.mark.parametrize("is_dense", [True, False])

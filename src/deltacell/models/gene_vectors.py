@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import scipy.sparse.linalg
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -16,6 +15,7 @@ from deltacell.base.caching import kept_with
 from deltacell.base.checks import check_distinct
 from deltacell.base.errors import InputError
 from deltacell.cell import Cell, Feature
+from deltacell.models.eigenvectors import leading_singular_vectors
 
 DIMENSIONS = 64  # the largest number of components per feature
 _SMALL_ENOUGH_FOR_DENSE = 512
@@ -141,8 +141,7 @@ def _reduced(values: Doubles, dimensions: int) -> Doubles:
     if smaller <= _SMALL_ENOUGH_FOR_DENSE or dimensions >= smaller - 1:
         left, singular, _ = np.linalg.svd(values, full_matrices=False)
     else:
-        start = np.random.default_rng(0).uniform(0.5, 1.5, smaller)
-        left, singular, _ = scipy.sparse.linalg.svds(values, k=dimensions, v0=start)
+        left, singular, _ = leading_singular_vectors(values, dimensions)
     leading = np.argsort(-singular, kind="stable")[:dimensions]
     leading = leading[singular[leading] > _NO_SINGULAR_VALUE * singular.max()]
     vectors = left[:, leading] * (singular[leading] / singular.max() * np.sqrt(len(values)))

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-import scipy.sparse.linalg
 import torch
 
 from deltacell.base.arrays import AnyArray, Doubles, Floats, Ints
 from deltacell.cell import Cell, Relation
 from deltacell.models.baselines.additive import GeneEffects, cross_fitted_effects, ridge
 from deltacell.models.baselines.tree_text import damaged_trees, read_trees
-from deltacell.models.eigenvectors import leading_eigenvectors
+from deltacell.models.eigenvectors import leading_eigenvectors, leading_singular_vectors
 from deltacell.models.fitted.gene_sets import (
     EVERY,
     GeneOrder,
@@ -196,9 +197,7 @@ def boosted(
 
     Training stops ``patience`` trees after the best one by validation, or if ``report`` raises.
     """
-    # Importing LightGBM takes a second, which only trees should cost.
-    import lightgbm
-
+    lightgbm = import_lightgbm()
     whole = {
         "objective": "regression",
         "verbosity": -1,
@@ -228,9 +227,24 @@ def boosted(
 
 def booster(text: str) -> Booster:
     """Return the trees of a text, which may be from a checkpoint that somebody edited."""
-    from lightgbm import Booster
+    trees: Booster = import_lightgbm().Booster(model_str=read_trees(text).text)
+    return trees
 
-    return Booster(model_str=read_trees(text).text)
+
+def import_lightgbm() -> Any:
+    """Return LightGBM, which takes a second to import, also if Python removes docstrings.
+
+    LightGBM makes its classes for Dask, which are not used here, from docstrings, so that importing
+    it fails with ``PYTHONOPTIMIZE=2``. An empty module then takes the place of these classes.
+    """
+    if sys.flags.optimize >= 2:
+        without_dask = ModuleType("lightgbm.dask")
+        for name in ("DaskLGBMClassifier", "DaskLGBMRanker", "DaskLGBMRegressor"):
+            setattr(without_dask, name, None)
+        sys.modules.setdefault("lightgbm.dask", without_dask)
+    import lightgbm
+
+    return lightgbm
 
 
 def predicted(trees: Booster, columns: Floats, **options: Any) -> Doubles:
@@ -352,13 +366,12 @@ def _decomposed(relation: Relation, dimensions: int, seed: int) -> _Decompositio
     matrix = (by_target @ _indicators(relation, np.float64) @ by_source).tocsr()
     is_small = n_genes <= _SMALL_ENOUGH_FOR_DENSE or dimensions >= n_genes - 1
     if relation.directed:
-        if is_small:
-            left, values, right = np.linalg.svd(matrix.toarray())
-        else:
-            start = np.random.default_rng(seed).uniform(0.5, 1.5, n_genes)
-            left, values, right = scipy.sparse.linalg.svds(matrix, k=dimensions, v0=start)
+        if not is_small:
+            left, values, right = leading_singular_vectors(matrix, dimensions, seed)
+            return _Decomposition(values, left, right)
+        left, values, transposed = np.linalg.svd(matrix.toarray())
         largest = np.argsort(-values, kind="stable")[:dimensions]
-        return _Decomposition(values[largest], left[:, largest], right[largest].T)
+        return _Decomposition(values[largest], left[:, largest], transposed[largest].T)
     if is_small:
         values, vectors = np.linalg.eigh(matrix.toarray())
     else:

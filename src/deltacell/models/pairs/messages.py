@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 import torch
-from scipy.sparse.linalg import svds
 
 from deltacell.base.arrays import AnyArray, Bools, Doubles, Floats, Ints, ragged_positions
 from deltacell.cell import Cell
+from deltacell.models.eigenvectors import leading_singular_vectors
 from deltacell.models.fitted.gene_sets import GeneOrder, GenePairs, GeneSets, look_up
 from deltacell.models.fitted.predictor import Part
 from deltacell.models.gene_vectors import largest_signs, standardised
@@ -79,10 +79,7 @@ class Neighbours(NamedTuple):
         places = np.zeros((n, k), dtype=np.float32)
         if n > 1:
             rows = sp.hstack(self.matrices).tocsr().astype(np.float64)
-            start = np.random.default_rng(0).uniform(0.5, 1.5, n)
-            left, values, _ = svds(rows, k=min(k, n - 1), v0=start)
-            left = left[:, ::-1]
-            values = values[::-1]
+            left, values, _ = leading_singular_vectors(rows, min(k, n - 1))
             places[:, : len(values)] = left * (largest_signs(left) * values)
         return places
 
