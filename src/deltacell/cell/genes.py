@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from deltacell.base.arrays import Bools, Ints
 from deltacell.base.errors import GeneNameError, did_you_mean
+from deltacell.base.plain_text import plain_name
 
 OnUnknown = Literal["error", "drop", "add"]
 
@@ -200,12 +201,15 @@ class Genes(Sequence[str]):
 
     def _candidates(self, name: str) -> tuple[int, ...]:
         """Return the genes that a name may mean; a systematic name means one."""
-        key = name.strip().upper()
-        if key in self._index:
-            return (self._index[key],)
         if self._other is None:
             self._other = self._by_other_names()
-        return self._other.get(key, ())
+        for spelling in (name, plain_name(name)):
+            key = spelling.strip().upper()
+            if key in self._index:
+                return (self._index[key],)
+            if key in self._other:
+                return self._other[key]
+        return ()
 
     def _by_other_names(self) -> dict[str, tuple[int, ...]]:
         """Return the genes with each standard name and alias, in capitals.

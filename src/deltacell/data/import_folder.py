@@ -50,10 +50,11 @@ _WARNINGS = {
     "spreadsheet_damage": "names that a spreadsheet has changed, in rows that were dropped: {}.",
     JOINED_NAMES: "names of several genes in one field are split only with --columns (keys genes1, "
     "genes2, …), because the table has another column of genes; rows were dropped. Names: {}.",
-    "invisible_characters_removed": "{} invisible characters were removed.",
-    "characters_in_another_encoding": "{} characters in another encoding than the rest were read "
-    "as Windows-1252; check names with special characters.",
-    "unreadable_characters": "{} characters could not be read and are now \ufffd.",
+    "invisible_characters_removed": "invisible characters were removed: {}.",
+    "characters_in_another_encoding": "characters in another encoding than the rest were read as "
+    "Windows-1252; check names with special characters: {}.",
+    "unreadable_characters": "characters could not be read and are now \ufffd: {}.",
+    "letters_composed": "accents were joined with their letters, in lines or fields: {}.",
 }
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from deltacell.base.arrays import Ints
 from deltacell.base.errors import InputError
-from deltacell.base.plain_text import without_invisible
+from deltacell.base.plain_text import plain_name
 from deltacell.cell import Genes
 from deltacell.models.fitted.gene_sets import GeneOrder
 from deltacell.ranking.gene_names import gene_indices
@@ -38,11 +38,10 @@ def read_sets(path: Path, genes: Genes) -> list[Ints]:
     text = content.decode("utf-8-sig", "replace")
     if "\0" in text or "\ufffd" in text:
         raise InputError("not a text file in UTF-8", code="not-text", where=path)
-    visible = without_invisible(text)
 
     is_first = True
     by_size: dict[int, list[Ints]] = {}
-    for number, line in enumerate(visible.splitlines(), 1):
+    for number, line in enumerate(plain_name(text).splitlines(), 1):
         words = words_of_line(line, genes.is_known)
         is_header = is_first and _is_header(words, genes)
         if words and not is_header:

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 
+from deltacell.cell.readers import networks
 from deltacell.data.import_folder import import_folder
 from deltacell.screen.readers import tables
 from deltacell.storage.tables import ColumnNames
@@ -77,6 +78,20 @@ def test_two_columns_of_one_name_are_refused_if_they_differ(write, repeated, ref
     same = write(f"gene1,gene2,{repeated}\n" + "A,B," + ",".join(["0.5"] * n) + "\n", "b.csv")
     [written] = tables.reader.read(same)
     assert written.rows["score"].to_list() == [0.5]
+
+
+def test_two_columns_with_one_number_are_refused_if_they_differ(write, refused):
+    path = write("gene1,gene2,gene2,score\nA,B,C,0.5\nA,C,D,1\n", "a.csv")
+    refused("repeated-column", tables.reader.read, path)
+    network = write("gene1\tgene2\tgene2\tweight\nA\tB\tC\t0.5\n", "net.tsv")
+    refused("repeated-column", networks.edge_list.read, network)
+    same = write("gene1,gene2,gene2,score\nA,B,B,0.5\n", "b.csv")
+    [written] = tables.reader.read(same)
+    assert rows_of(written) == [["A", "B"]]
+    # Two queries without a number are the two genes of a double mutant.
+    triples = write("query gene,query gene,array gene,score\nA,B,C,0.5\n", "c.csv")
+    [written] = tables.reader.read(triples)
+    assert rows_of(written) == [["A", "B", "C"]]
 
 
 def test_a_name_without_end_is_refused(write, refused, genes):

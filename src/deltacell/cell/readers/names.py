@@ -185,6 +185,12 @@ def check_lengths(table: Table, column: str, longest: int = LONGEST_NAME) -> Non
     table.mark_bad(f"a name of more than {longest} characters", column, too_long)
 
 
+def check_number(table: Table, column: str) -> None:
+    """Raise if another column has the same number and other names, as in ``gene1,gene2,gene2``."""
+    if column[-1].isdigit():
+        table.check_not_repeated(column)
+
+
 def resolve_strains(genes: Genes, names: pl.Series) -> Ints:
     """Look up genes by name or by strain ID, such as ``YBR160W_dma12``."""
     index = genes.resolve(names)

@@ -24,6 +24,7 @@ from deltacell.cell.readers.names import (
     UnclearColumns,
     account_for_names,
     check_lengths,
+    check_number,
     is_systematic,
     names_in,
     pattern,
@@ -421,6 +422,7 @@ def edges_of(
     source, target = columns[:2]
     weight = columns[2] if len(columns) > 2 else None
     for column in (source, target):
+        check_number(table, column)
         no_name = is_missing(table.frame[column])
         table.mark_bad(f"no gene name in column '{column}'", column, no_name)
         check_lengths(table, column)

@@ -69,6 +69,7 @@ PARTS: dict[str, str] = HEADERS["screen"]["parts"]
 _ORF = re.compile(r"[YQ][A-Z0-9]+(-[A-Z])?(_[A-Za-z]+\d*)?", re.ASCII)
 _ROLE_NAMES = ("query", "array")
 _GENE = pattern("screen", "gene")
+_REPEATED_NUMBER = re.compile(r".*\d \(\d+\)")  # as `Sheet.header` names the second gene2
 _ROLE = pattern("screen", "role")
 _JOINED = pattern("screen", "genes")
 _PLAIN_GENE = re.compile("gene(name|id|symbol)?|symbol", re.IGNORECASE)
@@ -395,7 +396,7 @@ def _genes(columns: Sequence[_Column]) -> list[GeneColumn]:
     candidates: dict[tuple[str, str], list[_GeneCandidate]] = {}  # by role and number
     for position, column in enumerate(columns):
         match = _ROLE.fullmatch(column.word) or _GENE.fullmatch(column.word)
-        if match is None or column.is_numeric:
+        if match is None or column.is_numeric or _REPEATED_NUMBER.fullmatch(column.name):
             continue
         groups = match.groupdict()
         role = groups.get("role") or ""

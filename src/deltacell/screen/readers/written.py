@@ -19,6 +19,7 @@ from deltacell.cell.genes import AMBIGUOUS, LONGEST_NAME, UNKNOWN
 from deltacell.cell.readers.names import (
     DELETED,
     check_lengths,
+    check_number,
     is_systematic,
     names_error,
     names_in,
@@ -323,6 +324,7 @@ def deleted_genes(
         told: The columns of the table as ``--columns`` takes them.
     """
     for column in columns:
+        check_number(table, column.name)
         if required:
             names_in(table, column.name)
         else:

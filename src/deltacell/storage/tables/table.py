@@ -138,11 +138,17 @@ def as_texts(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def visible(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int | str]]:
-    """Return columns of text without invisible characters, and a note on their number."""
+    """Return columns of text as `plain_text` leaves it, and notes on what was changed."""
     pattern = f"[{INVISIBLE}]"
-    counts = frame.select(pl.all().str.count_matches(pattern).sum()).fill_null(0)
-    n_invisible = sum(counts.row(0)) if counts.height else 0
-    if not n_invisible:
-        return frame, {}
-    cleaned = frame.with_columns(pl.all().str.replace_all(pattern, "").str.strip_chars())
-    return cleaned, PlainText(b"", n_invisible).notes
+    n_invisible = _total(frame.select(pl.all().str.count_matches(pattern).sum()))
+    if n_invisible:
+        frame = frame.with_columns(pl.all().str.replace_all(pattern, "").str.strip_chars())
+    n_composed = _total(frame.select((pl.all() != pl.all().str.normalize("NFC")).sum()))
+    if n_composed:
+        frame = frame.with_columns(pl.all().str.normalize("NFC"))
+    return frame, PlainText(b"", n_invisible=n_invisible, n_composed=n_composed).notes
+
+
+def _total(counts: pl.DataFrame) -> int:
+    """Return the sum of a table with one row of numbers, or none."""
+    return sum(counts.fill_null(0).row(0)) if counts.height else 0
