@@ -59,8 +59,16 @@ def test_given_sets_of_another_form_are_refused(sets, code, refused):
     refused(code, gene_sets_of, sets)
 
 
+@pytest.mark.parametrize("names", [["gene1"], ["gene1", "gene2"]])
+def test_a_column_of_genes_is_not_lost_in_the_index_of_a_frame(names, refused):
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"gene1": ["A", "C"], "gene2": ["B", "D"], "gene3": ["E", "F"]})
+    refused("named-index", gene_sets_of, frame.set_index(names))
+    assert gene_sets_of(frame.set_index(names).reset_index())[0] == ["A", "B", "E"]
+
+
 def test_a_line_has_names_with_any_character():
-    known = {"ARG5,6", "HO", "A", "B", "A,B"}
+    known = {"ARG5,6", "HO", "A", "B", "A,B", "#1"}
     for line, words in {
         "HO ARG5,6": ["HO", "ARG5,6"],
         "HO,ARG5,6": ["HO", "ARG5,6"],
@@ -70,6 +78,10 @@ def test_a_line_has_names_with_any_character():
         '"A,B" HO': ["A,B", "HO"],
         "A#1 B": ["A#1", "B"],
         "A B#2 #3": ["A", "B#2"],
+        "A #1 B": ["A", "#1", "B"],
+        "A #1,B # HO": ["A", "#1", "B"],
+        "#1": ["#1"],
+        "# 1 A": [],
         '"5""-x", \'HO\'': ['5"-x', "HO"],
         "NT5C' HO": ["NT5C", "HO"],
     }.items():

@@ -57,13 +57,18 @@ def words_of_line(line: str, is_known: Callable[[str], bool] = _no_name_is_known
 
     A name with one of these is in quotation marks. Commas within a known name, as in ARG5,6, need
     no marks unless its parts are known names too. A ``#`` that follows no other character of a name
-    begins a comment.
+    begins a comment, unless the name that it would begin is known.
     """
     words: list[str] = []
-    for match in _WORD.finditer(line):
+    position = 0
+    while match := _WORD.search(line, position):
+        position = match.end()
         kind = match.lastgroup
         text = match[kind] if kind else ""
-        if kind == "double":
+        if kind == "comment" and is_known(first_word := re.split(r"[\s,;]", text, maxsplit=1)[0]):
+            words.append(first_word)
+            position = match.start() + len(first_word)
+        elif kind == "double":
             words.append(text.replace('""', '"').strip())
         elif kind == "single":
             words.append(text.strip())
@@ -100,14 +105,24 @@ def _rows(sets: Any) -> Iterator[object]:
     if isinstance(sets, pl.DataFrame):
         return sets.iter_rows() if sets.width > 1 else _only_column(sets.to_series().to_list())
     if hasattr(sets, "itertuples"):
+        _check_no_named_index(sets)
         rows = list(sets.itertuples(index=False, name=None))
         return iter(rows) if sets.shape[1] > 1 else _only_column([row[0] for row in rows])
     if isinstance(sets, pl.Series | np.ndarray):
         sets = sets.tolist() if isinstance(sets, np.ndarray) else sets.to_list()
     if isinstance(sets, dict) or not isinstance(sets, Iterable):
-        what = f"gene sets cannot be read from a {type(sets).__name__}"
+        what = f"gene sets cannot be read from an object of type {type(sets).__name__}"
         raise InputError(what, code="not-sets", fix=_FIX)
     return iter(sets)
+
+
+def _check_no_named_index(frame: Any) -> None:
+    """Raise if the index of a pandas frame has a name: it may be a column of genes."""
+    names = [str(name) for name in frame.index.names if name is not None]
+    if names:
+        what = f"the index of the data frame ({', '.join(names)}) is not read as a column of genes"
+        fix = "If it has genes, pass frame.reset_index(), otherwise frame.reset_index(drop=True)."
+        raise InputError(what, code="named-index", fix=fix)
 
 
 def _only_column(values: Sequence[object]) -> Iterator[object]:
