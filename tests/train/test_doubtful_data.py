@@ -28,13 +28,14 @@ def normal(n, seed=0):
     return np.random.default_rng(seed).normal(size=n)
 
 
-@pytest.mark.parametrize("kind", ["weight", "order", "part", "hits", "noise"])
+@pytest.mark.parametrize("kind", ["weight", "order", "size", "part", "hits", "noise"])
 def test_a_network_made_of_the_score_is_a_leak(kind):
     scores = normal(400)
     cell, _, pairs = screen_of(scores)
     given = {
         "weight": (slice(None), scores),
         "order": (slice(None), np.exp(3 * scores)),
+        "size": (slice(None), np.abs(scores)),
         "part": (slice(0, 400, 4), 2 - scores[::4]),
         "hits": (slice(None), (scores > 0) * 1.0),
         "noise": (slice(None), normal(400, 1)),
@@ -49,6 +50,7 @@ def test_a_network_made_of_the_score_is_a_leak(kind):
     leaks = likely_leaks(cell, sets, scores)
     assert [leak.what for leak in leaks] == ["the weight of relation 'net'"] * (kind != "noise")
     assert all(abs(leak.correlation) >= 0.95 for leak in leaks)
+    assert all((leak.target == "the absolute score") == (kind == "size") for leak in leaks)
 
 
 def test_a_column_made_of_the_score_is_a_leak_whatever_is_missing():

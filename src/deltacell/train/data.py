@@ -304,9 +304,11 @@ def _within_scale(split: Split, screen: Screen) -> tuple[Split, str]:
         names = [screen.genes[gene] for gene in genotype.genes.tolist()]
         named.append(f"{scores[row]:g} of {' '.join(names)}")
     more = ", …" if len(rows) > len(named) else ""
+    n_rows = count_text(len(rows), "genotype")
+    is_or_are = "is" if len(rows) == 1 else "are"
     sentence = (
-        f"{count_text(len(rows), 'genotype')} of {len(screen):,} are left out of all parts, "
-        f"because the score is more than {FARTHEST:,} robust standard deviations from the median: "
+        f"{n_rows} of {len(screen):,} {is_or_are} left out of all parts, because the score "
+        f"is more than {FARTHEST:,} robust standard deviations from the median: "
         f"{', '.join(named)}{more}. Correct the source, and import it again."
     )
     is_kept = {part: ~np.isin(getattr(split, part), rows) for part in _PARTS}

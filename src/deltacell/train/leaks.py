@@ -27,14 +27,15 @@ class Leak:
     what: str  # such as "the weight of relation 'net'"
     correlation: float
     n_rows: int
+    target: str = "the score"  # or what was computed from it
 
     @property
     def sentence(self) -> str:
         return (
             f"{self.what[0].upper()}{self.what[1:]} has a correlation of {self.correlation:.3f} "
-            f"with the score on {self.n_rows:,} training rows, so it is likely to be the score "
-            "itself (a leak), and metrics would say nothing. Leave it out unless it was measured "
-            "independently."
+            f"with {self.target} on {self.n_rows:,} training rows, so it is likely to be "
+            f"{self.target} itself (a leak), and metrics would say nothing. Leave it out unless it "
+            "was measured independently."
         )
 
 
@@ -44,7 +45,8 @@ def likely_leaks(cell: Cell, sets: GeneSets, scores: Doubles) -> list[Leak]:
     `sets` are the gene sets of the training rows, as indices into the genes of the cell, and
     `scores` their scores. Pearson's correlation and, for weights, Spearman's are considered, in
     absolute value. A relation is compared by its mean weight among the genes of a set: over all
-    rows, and over those with an edge. A column of a feature is compared by its sum, minimum,
+    rows, and over those with an edge; and also with the absolute score, as weights are often made
+    positive. A column of a feature is compared by its sum, minimum,
     maximum and product over the genes of a set.
     """
     if len(sets) > _MOST_ROWS:
@@ -77,11 +79,13 @@ def _of_relation(relation: Relation, sets: GeneSets, scores: Doubles) -> Iterato
     weight = per_set(matrix)
     is_linked = per_set(linked) > 0
     score = scores[has_pairs]
+    targets = {"the score": score, "the absolute score": np.abs(score)}
     best = Leak(f"the weight of relation '{relation.name}'", 0.0, 0)
     for rows in (np.ones(len(score), dtype=bool), is_linked):
-        value = _correlation(weight[rows], score[rows])
-        if abs(value) > abs(best.correlation):
-            best = Leak(best.what, value, int(rows.sum()))
+        for target, values in targets.items():
+            correlation = _correlation(weight[rows], values[rows])
+            if abs(correlation) > abs(best.correlation):
+                best = Leak(best.what, correlation, int(rows.sum()), target)
     if abs(best.correlation) >= LEAST_CORRELATION:
         yield best
 
