@@ -4,6 +4,7 @@ import os
 import pty
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from deltacell import storage
 from deltacell.base.errors import InputError
+from deltacell.cli import program
 from deltacell.cli.app import app, main
 
 DEMO = ("train", "experiment=demo")
@@ -86,6 +88,19 @@ def test_debug_shows_the_stack_trace_wherever_it_stands(monkeypatch, words, erro
     failing(monkeypatch, error)
     with pytest.raises(type(error), match=str(error)):
         run_main(monkeypatch, *words, "x")
+
+
+def test_a_warning_is_shown_once_and_without_its_place(monkeypatch, capsys):
+    ours = program.__file__
+    usual = []
+    monkeypatch.setattr(warnings, "showwarning", lambda *words: usual.append(str(words[0])))
+    program.show_warnings_in_a_line()
+    for line in (1, 2):
+        warnings.showwarning(UserWarning("it leaks"), UserWarning, ours, line)
+    assert capsys.readouterr().err == "warning: it leaks\n"
+    warnings.showwarning(DeprecationWarning("old name"), DeprecationWarning, ours, 3)
+    warnings.showwarning(UserWarning("not ours"), UserWarning, "other.py", 4)
+    assert (usual, capsys.readouterr().err) == (["old name", "not ours"], "")
 
 
 def test_words_after_two_dashes_are_no_options_and_an_interrupt_exits_with_130(monkeypatch, capsys):

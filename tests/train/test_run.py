@@ -5,7 +5,9 @@ import math
 import os
 import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +21,9 @@ import torch
 from scipy.optimize import lsq_linear
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from deltacell.base import files
 from deltacell.base.errors import DeltacellError, InputError, MissingExtraError, need
+from deltacell.base.files import temporary_name
 from deltacell.models import LossValue
 from deltacell.models.baselines import BASELINES, Additive
 from deltacell.models.registry import config_class
@@ -393,3 +397,26 @@ def test_what_modes_sets_itself_is_an_error(word):
     with pytest.raises(InputError) as error:
         run_modes(["experiment=demo", word])
     assert error.value.code == "set-by-modes"
+
+
+def test_modes_leave_no_folder_behind_nor_that_of_a_killed_process(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    with monkeypatch.context() as as_killed:
+        as_killed.setattr(os, "getpid", lambda: killed.pid)
+        abandoned = temporary_name(tmp_path / "deltacell-modes")
+    abandoned.mkdir()
+    killed.wait()
+    files._remove_abandoned.cache_clear()
+    other = tmp_path / "deltacell-modes-of-somebody"
+    other.mkdir()
+
+    def run(*_):
+        assert not abandoned.exists()
+        assert len(list(tmp_path.iterdir())) == 2
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("deltacell.train.compare_modes.run_trial", run)
+    with pytest.raises(KeyboardInterrupt):
+        run_modes(["experiment=demo"])
+    assert list(tmp_path.iterdir()) == [other]

@@ -24,7 +24,7 @@ from deltacell.cli import (
     start,
     train,
 )
-from deltacell.cli.program import Program, option
+from deltacell.cli.program import Program, option, show_warnings_in_a_line
 
 UNLIMITED = frozenset(("-h", "--help", "--version"))  # need no library
 app = typer.Typer(
@@ -110,6 +110,7 @@ def main() -> None:
 
     The exit code is 2 for errors that the user can correct, and 1 for all others.
     """
+    show_warnings_in_a_line()
     try:
         if not UNLIMITED.intersection(sys.argv):
             check_limit()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -80,6 +81,34 @@ def write_json(path: Path | None, data: Any) -> None:
 def write_rendered(path: Path | None, render: Callable[[Any], str], data: Any) -> None:
     if path is not None:
         write_text(path, render(data), what="the result")
+
+
+def show_warnings_in_a_line() -> None:
+    """Show each warning of this package once and without the place in its source.
+
+    Warnings of other packages are shown as usual. Which warnings are shown does not change.
+    """
+    usual = warnings.showwarning
+    package = str(Path(__file__).parents[1])
+    shown: set[str] = set()
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        text = str(message)
+        is_ours = filename.startswith(package) and issubclass(category, UserWarning)
+        if not is_ours:
+            usual(message, category, filename, lineno, file, line)
+        elif text not in shown:
+            shown.add(text)
+            tell(f"warning: {text}")
+
+    warnings.showwarning = show
 
 
 def tell(sentence: str) -> None:

@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import math
+import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from deltacell.base.errors import DeltacellError, InputError
+from deltacell.base.files import temporary_name
 from deltacell.base.text import Progress
 from deltacell.profile.phase_rows import PhaseSummary
 from deltacell.train.comparing.estimate import ArmTime, estimate
@@ -81,15 +84,26 @@ def run_modes(
             fix = f"Leave it out, or run one mode alone: deltacell train ... {word}."
             raise InputError(what, code="set-by-modes", key=key, fix=fix)
     trials: dict[str, list[PhaseSummary]] = {mode: [] for mode in ORDER}
-    with tempfile.TemporaryDirectory(prefix="deltacell-modes-") as folder:
+    with _temporary_folder() as folder:
         for turn in range(repeats):
             for number, mode in enumerate(ORDER):
                 progress(f"mode {mode}", turn * len(ORDER) + number, repeats * len(ORDER))
                 try:
-                    trials[mode].append(run_trial(overrides, mode, steps, Path(folder) / mode))
+                    trials[mode].append(run_trial(overrides, mode, steps, folder / mode))
                 except TrialError as error:
                     raise DeltacellError(f"the mode '{mode}' failed: {error}") from None
     return {mode: ModeTrials(of_mode) for mode, of_mode in trials.items()}
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    """Yield a new folder and remove it afterwards; that of a killed process is removed here."""
+    folder = temporary_name(Path(tempfile.gettempdir(), "deltacell-modes"))
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def marginals(by_mode: Mapping[str, ModeTrials]) -> list[dict[str, Any]]:
