@@ -189,7 +189,9 @@ def test_it_cannot_be_evaluated_on_what_it_has_seen(run, refitted, cell, refused
     assert len(dc.evaluate(refitted, on=other, progress=False).split.test)
 
 
-def test_what_cannot_be_refitted_says_why(run, refitted, cell, screen, tmp_path, refused):
+def test_a_refit_that_is_impossible_raises_the_code_of_its_reason(
+    run, refitted, cell, screen, tmp_path, refused
+):
     refused("already-refitted", refitted.refit, tmp_path / "again", progress=False)
     refused("run-exists", run.refit, refitted.path, progress=False)
     network = dc.fit("pair_cell", cell, screen, directory=tmp_path / "n", epochs=1, progress=False)

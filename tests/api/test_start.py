@@ -125,7 +125,7 @@ def test_a_start_stopped_before_a_stage_resumes_at_that_stage(tables, tmp_path, 
     assert [stage.exists for stage in resumed.stages] == [True, True, False, False, False]
 
 
-def test_what_was_stopped_between_the_test_and_the_refit_goes_on_there(tables, tmp_path):
+def test_a_start_stopped_before_the_refit_resumes_with_the_refit(tables, tmp_path):
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         start(tables, out, Recorder(stop_before=4))

@@ -68,6 +68,14 @@ def test_functions_are_counted_by_their_local_variables(tmp_path: Path) -> None:
     assert readability.functions_with_locals(tmp_path, 17) == []
 
 
+def test_the_source_keeps_the_limits() -> None:
+    measures = readability.read_tree(ROOT / "src")["all"].measures()
+    assert list(readability.beyond_limits(measures)) == []
+    with_many_locals = readability.functions_with_locals(ROOT / "src", readability.MANY_LOCALS)
+    assert len(with_many_locals) <= readability.MOST_FUNCTIONS_WITH_MANY_LOCALS
+    assert readability.functions_with_locals(ROOT / "src", readability.MOST_LOCALS) == []
+
+
 def test_class_names_are_unique() -> None:
     """One name means one thing, so that a search for it finds one class."""
     places: dict[str, list[str]] = {}

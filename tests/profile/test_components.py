@@ -207,7 +207,7 @@ def test_a_step_under_a_profiler_is_not_recorded_and_keeps_its_ranges():
     assert "model.part" in {event.name for event in profile.events()}
 
 
-def test_what_was_spent_on_waiting_for_ranks_is_left_out():
+def test_the_wait_for_other_ranks_is_left_out_of_the_backward():
     ticks = Ticks()
     timer = begun(ticks)
     step(timer, [("a", [(1, 5)], False), ("b", [(1, 5)], False)], ticks)

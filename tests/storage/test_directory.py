@@ -278,7 +278,7 @@ def test_files_put_in_place_meanwhile_are_left_alone(
         assert storage.read(path, "cell").meta == {"by": "me"}
         return
     mine = {"by": "me"}
-    refused("came-meanwhile", storage.write, path, "cell", {}, mine, overwrite=overwrite)
+    refused("destination-changed", storage.write, path, "cell", {}, mine, overwrite=overwrite)
     assert names_of(tmp_path) == ["thing"]
     if came == "file":
         assert path.read_text() == "mine"

@@ -42,7 +42,7 @@ def test_factors_minimise_the_deviance_on_any_scale(seed, scale):
 
 
 @pytest.mark.parametrize("kind", ["additive", "multiplicative"])
-def test_what_is_only_of_single_genes_leaves_nothing(kind):
+def test_scores_that_single_genes_explain_leave_no_residual(kind):
     many = np.tile(PAIRS, (200, 1))
     effect = np.random.default_rng(0).uniform(0.6, 1.0, N_GENES)
     pairs = effect[many]

@@ -393,7 +393,7 @@ def test_a_mode_that_fails_says_which_and_why(monkeypatch):
 
 
 @pytest.mark.parametrize("word", ["mode=data", "+mode_steps=3", "directory=here"])
-def test_what_modes_sets_itself_is_an_error(word):
+def test_overriding_a_key_that_modes_sets_is_an_error(word):
     with pytest.raises(InputError) as error:
         run_modes(["experiment=demo", word])
     assert error.value.code == "set-by-modes"

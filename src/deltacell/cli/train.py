@@ -59,7 +59,10 @@ def train(
 
 
 def _composed(overrides: list[str], folder: Path | None) -> Config:
-    """Return the config of the overrides; if they name data but no model, one for the data."""
+    """Return the config of the overrides.
+
+    If they name data but no model, the model and its settings are chosen to suit the data.
+    """
     from deltacell.train.config.choose_settings import chosen_sentence, suited_config
     from deltacell.train.config.compose import compose
 

@@ -27,7 +27,11 @@ from deltacell.screen import Genotypes, Screen
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """The prediction for a batch of genotypes; all but ``intermediate`` are [batch]."""
+    """The prediction for a batch of genotypes; all but ``intermediate`` are [batch].
+
+    For predictors of two parts, ``score = hit * given_hit``; docs/why/two-parts.md says which of
+    the three is used where.
+    """
 
     score: Tensor  # the expected score of a tested genotype
     intermediate: dict[str, Tensor] = field(default_factory=dict)  # for the losses, by name

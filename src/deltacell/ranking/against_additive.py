@@ -138,7 +138,7 @@ def _correlation(first: Doubles, second: Doubles) -> float | None:
 
 
 @dataclass(frozen=True)
-class Overlap:
+class OverlapOfRuns:
     """How many of the first sets of an end each pair of runs has in common."""
 
     end: str
@@ -159,7 +159,9 @@ class Overlap:
         )
 
 
-def overlap_of_runs(scorer: MeanOfRuns, end: str, sets: Ints, *, first: int) -> Overlap | None:
+def overlap_of_runs(
+    scorer: MeanOfRuns, end: str, sets: Ints, *, first: int
+) -> OverlapOfRuns | None:
     """Return the overlap of the first sets by each run, among sets of an end, [m, size].
 
     None for a single run, or if there are not more sets than are compared.
@@ -172,4 +174,4 @@ def overlap_of_runs(scorer: MeanOfRuns, end: str, sets: Ints, *, first: int) -> 
     direction = 1 if end == "lowest" else -1
     heads = [set(np.argsort(direction * own, kind="stable")[:first].tolist()) for own in scores]
     common = [len(one & other) for one, other in combinations(heads, 2)]
-    return Overlap(end, first, min(common), max(common))
+    return OverlapOfRuns(end, first, min(common), max(common))

@@ -364,7 +364,7 @@ def _put(temporary: Path, path: Path, kind: str, *, replaces: bool) -> None:
             f"something else was written here while the {kind} was being made; it is unchanged"
         )
         fix = "Choose another path, or move it elsewhere and rerun the command."
-        raise StoreError(message, code="came-meanwhile", where=path, fix=fix) from error
+        raise StoreError(message, code="destination-changed", where=path, fix=fix) from error
     flush_parent(path)
     shutil.rmtree(replaced, ignore_errors=True)
 

@@ -147,7 +147,10 @@ def _shared(runs: Iterable[LoadedRun], path: Path) -> TrainingData | None:
 
 
 def labels_of(runs: Sequence[LoadedRun]) -> list[str]:
-    """Return the name of each run; its directory if namesakes differ in more than the seed."""
+    """Return the name of each run.
+
+    It is that of its directory if runs of the same name differ in more than the seed.
+    """
     labels = []
     parts = attrgetter("model", "loss", "optimizer", "schedule", "data", "split")
     for run in runs:

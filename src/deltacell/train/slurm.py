@@ -69,7 +69,8 @@ def job_script(
     if name is None:
         name = re.sub(r"[^\w.-]+", "-", config.name, flags=re.ASCII).strip("-.") or "run"
     if name in ("bash", "interactive"):
-        raise _unusable("--job-name", name, "another name, since Lightning starts no ranks in it")
+        why = "another name: in a job of this name, Lightning does not start several processes"
+        raise _unusable("--job-name", name, why)
     folders = [] if folder is None else ["--config-dir", str(folder)]
     directory = config.directory or ""
     is_array = job.seeds is not None

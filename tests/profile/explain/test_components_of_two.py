@@ -118,7 +118,7 @@ def test_the_first_sentence_takes_two_lines(
     assert len(textwrap.wrap(explanation.sentence, 100)) <= 2
 
 
-def test_what_the_first_sentence_leaves_out_follows(tmp_path: Path) -> None:
+def test_the_evidence_names_the_components_that_the_first_sentence_does_not(tmp_path: Path) -> None:
     explanation = explained(tmp_path, HOST, CONVOLUTIONS)
     assert "Conv2d" in explanation.sentence
     assert "Attention" in explanation.evidence[0]

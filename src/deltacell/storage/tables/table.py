@@ -70,10 +70,10 @@ class Table:
     def check_not_repeated(self, column: str) -> None:
         """Raise if another column has the same header and other contents."""
         numbered = re.compile(rf"{re.escape(column)} \(\d+\)")
-        namesakes = [name for name in self.frame.columns if numbered.fullmatch(name)]
-        if any(not self.frame[name].equals(self.frame[column]) for name in namesakes):
+        repeated = [name for name in self.frame.columns if numbered.fullmatch(name)]
+        if any(not self.frame[name].equals(self.frame[column]) for name in repeated):
             raise InputError(
-                f"{len(namesakes) + 1} columns are named '{column}' and differ",
+                f"{len(repeated) + 1} columns are named '{column}' and differ",
                 code="repeated-column",
                 where=self.path,
                 fix="Rename them, or remove all but one.",
