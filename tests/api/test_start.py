@@ -207,6 +207,9 @@ def test_a_start_takes_columns_and_a_condition_and_keeps_to_them(wide, tmp_path,
     asked = {"columns": columns, "condition": "A549", **options}
     refused("unknown-condition", dc.start, wide, out, **asked)
     refused("other-columns", dc.start, wide, out, condition="hela", **options)
+    # Of a complete map every set is measured, and these are ranked.
+    started = dc.start(wide, out, columns=columns, condition="hela", top=5, **options)
+    assert set(started.ranking.to_pandas()["status"]) == {"measured"}
 
 
 def test_a_folder_without_scores_is_refused_with_the_reason(tmp_path, refused):

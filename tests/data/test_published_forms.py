@@ -105,3 +105,40 @@ def test_counts_p_values_and_hits_without_a_score_are_no_screen(tmp_path, header
 def test_replicates_are_not_conditions(tmp_path, refused):
     text = table("gene1,gene2,A549_rep1_GI,A549_rep2_GI", lambda a, b, x, y: f"{a},{b},{x},{y}")
     refused("unknown-columns", imported, tmp_path / "in", **{"a.csv": text})
+
+
+def test_the_diagonal_of_a_matrix_is_as_long_as_the_matrix(tmp_path):
+    # Two rows and columns are alleles of one gene: their fields are no diagonal.
+    names = ["YAL001C", "YAL002W_tsq1", "YAL002W_tsq2", "YAL003W"]
+    rows = [
+        ",".join([a, *(f"{0.1 * (i + j)}" for j, _ in enumerate(names))])
+        for i, a in enumerate(names)
+    ]
+    text = "\n".join([",".join(["", *names]), *rows, ""])
+    result = imported(tmp_path / "in", network=False, **{"m.csv": text})
+    dropped = result.screens["m"].sources[0].counts.dropped
+    assert dropped["diagonal of the matrix"] == 4
+    assert dropped["two rows or columns of one gene"] == 2
+
+
+def test_the_note_on_a_screen_counts_the_genotypes_that_were_kept(tmp_path):
+    text = "gene1,gene2,score\nBRCA1,TP53,0.5\nBRCA1,nobody,0.5\nBRCA1,BRCA1,0.1\n"
+    genes = "systematic name,standard name,aliases\nBRCA1,,x\nTP53,,y\n"
+    result = imported(tmp_path / "in", network=False, **{"a.csv": text, "genes.csv": genes})
+    assert len(result.screens["a"]) == 1
+    assert any("a screen of 1 genotypes" in note for note in result.notes)
+
+
+def test_names_of_a_second_file_of_genes_are_aliases(tmp_path):
+    genes = "systematic name,standard name,aliases\nYAL001C,TFC3,FUN24\nYAL002W,VPS8,\n"
+    info = (
+        "#string_protein_id\tpreferred_name\tprotein_size\tannotation\n"
+        "4932.YAL001C\tNEW1\t10\tx\n4932.YAL002W\tTFC3\t10\ty\n"
+    )
+    text = "gene1,gene2,score\nNEW1,VPS8,0.5\nFUN24,TFC3,0.25\n"
+    files = {"genes.csv": genes, "4932.info.txt": info, "a.csv": text}
+    result = imported(tmp_path / "in", network=False, **files)
+    assert result.cell.genes.index("fun24") == result.cell.genes.index("YAL001C")
+    # A name that is known stays what it was.
+    assert result.cell.genes.index("TFC3") == result.cell.genes.index("YAL002W")
+    assert len(result.screens["a"]) == 2

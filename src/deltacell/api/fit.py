@@ -15,7 +15,7 @@ import numpy as np
 from deltacell import storage
 from deltacell.api.run import Run
 from deltacell.api.showing import training_rendering
-from deltacell.base.errors import InputError, did_you_mean
+from deltacell.base.errors import InputError, check_type, did_you_mean
 from deltacell.cell import Cell
 from deltacell.models import registry
 from deltacell.screen import Screen, Split
@@ -60,6 +60,10 @@ def fit(
     a directory is saved next to it, in ``data``, so that the run can be loaded later.
     """
     name, of_model = _model_settings(model)
+    check_type(cell, Cell, "cell", "a Cell, as of Cell.load('data/cell')")
+    check_type(screen, Screen, "screen", "a Screen, as of Screen.load or Screen.from_pandas")
+    if split is not None:
+        check_type(split, Split, "split", "a Split, such as Split.random(screen), or nothing")
     if not np.isfinite(screen.column("score")).all():
         fix = "Drop them: screen.take(np.isfinite(screen.column('score')))"
         raise InputError("some genotypes have no score", code="missing-target", fix=fix)

@@ -42,7 +42,7 @@ from deltacell.evaluation.runs import EvaluatedRuns
 from deltacell.profile.record import RUN_FILE, SPLIT, Status, read_run
 from deltacell.profile.refitted import Refitted
 from deltacell.ranking.exports import write_table
-from deltacell.ranking.filter import STATUSES, TESTED, UNTESTED, Statuses, phenotypes_of
+from deltacell.ranking.filter import STATUSES, TESTED, UNTESTED, Codes, Statuses, phenotypes_of
 from deltacell.ranking.request import PAIRS, TRIPLES
 from deltacell.screen import Screen
 from deltacell.storage import MANIFEST, read_manifest
@@ -470,10 +470,20 @@ def what_to_rank(data: TrainingData) -> tuple[str, str]:
     sets = drawn[has_distinct_genes]
     whole = data.screen if data.whole is None else data.whole
     statuses = Statuses([whole.on(data.cell, on_unknown="drop")], phenotypes_of(data.screen))
-    is_untested = statuses.of(sets) == STATUSES.index(UNTESTED)
-    is_enough = not len(sets) or is_untested.mean() >= FEWEST_UNTESTED
-    status = UNTESTED if is_enough else f"{TESTED},{UNTESTED}"
-    return (PAIRS if has_pairs else TRIPLES), status
+    ranked = _statuses_to_rank(statuses.of(sets))
+    return (PAIRS if has_pairs else TRIPLES), ",".join(ranked)
+
+
+def _statuses_to_rank(drawn: Codes) -> Sequence[str]:
+    """Return the fewest statuses that enough of some random sets have, by their status [sets].
+
+    Of a complete map every set is measured, and then measured sets are ranked too.
+    """
+    for ranked in ((UNTESTED,), (TESTED, UNTESTED)):
+        codes = [STATUSES.index(status) for status in ranked]
+        if not len(drawn) or np.isin(drawn, codes).mean() >= FEWEST_UNTESTED:
+            return ranked
+    return STATUSES
 
 
 def _expected_time(config: Config, data: TrainingData, *, refits: bool) -> str:

@@ -26,6 +26,7 @@ from deltacell.train.predictor import build_fitted
 BYTES_PER_SECOND = 5e6  # reading speed for compressed tables, of one core of 2020
 TREE_SECONDS = 1e-7  # per tree and set, on one core
 TRIED_ROWS = 4_000  # maximum number of genotypes in a trial
+FEWER = 4  # a second trial has so many times fewer genotypes
 TRIED_ROUNDS = 6  # maximum number of trees in a trial
 
 
@@ -109,7 +110,26 @@ def _seconds_per_pair(
 
 
 def _trial(model: ModelConfig, data: TrainingData) -> tuple[FittedPredictor, float]:
-    """Fit a few trees on some genotypes; return them, and the seconds that a whole fit takes."""
+    """Fit a few trees on some genotypes; return them, and the seconds that a whole fit takes.
+
+    Part of the time does not grow with the genotypes, so a smaller trial tells how much does.
+    """
+    n_training = len(data.split.train)
+    predictor, seconds = _seconds_of_fit(model, data, TRIED_ROWS)
+    if n_training <= TRIED_ROWS:
+        return predictor, seconds
+    n_fewer = TRIED_ROWS // FEWER
+    _, seconds_of_fewer = _seconds_of_fit(model, data, n_fewer)
+    seconds_per_row = max(0.0, seconds - seconds_of_fewer) / (TRIED_ROWS - n_fewer)
+    return predictor, seconds + seconds_per_row * (n_training - TRIED_ROWS)
+
+
+def _seconds_of_fit(
+    model: ModelConfig,
+    data: TrainingData,
+    n_rows: int,
+) -> tuple[FittedPredictor, float]:
+    """Fit a few trees on some genotypes; return them, and how long all trees take on these."""
     predictor = build_fitted(Config(model=model.with_rounds(TRIED_ROUNDS)), data)
     times = [time.perf_counter()]
 
@@ -117,17 +137,17 @@ def _trial(model: ModelConfig, data: TrainingData) -> tuple[FittedPredictor, flo
         if what == "trees":
             times.append(time.perf_counter())
 
-    n_training = len(data.split.train)
     shuffled = np.random.default_rng(0).permutation(data.split.train)
-    rows = np.sort(shuffled[:TRIED_ROWS])
-    predictor.fit(data.cell, *data.part(rows), seed=0, progress=report)
+    rows = np.sort(shuffled[:n_rows])
+    context = data.context if predictor.reads_context else ()
+    predictor.fit(data.cell, *data.part(rows), seed=0, progress=report, context=context)
     if len(times) == 1:
         times.append(time.perf_counter())
     n_trees = max(1, len(times) - 2)
     seconds_per_tree = (times[-1] - times[1]) / n_trees
-    n_rounds = model.rounds_of_fit(has_zeros=data.grid is not None)
-    seconds_of_trial = times[1] - times[0] + n_rounds * seconds_per_tree
-    return predictor, seconds_of_trial * n_training / len(rows)
+    n_fits = max(1, round(n_trees / TRIED_ROUNDS))  # the mean of several is predicted
+    n_rounds = n_fits * model.rounds_of_fit(has_zeros=data.grid is not None)
+    return predictor, times[1] - times[0] + n_rounds * seconds_per_tree
 
 
 def _range(seconds: float) -> str:

@@ -9,6 +9,13 @@ from os import PathLike
 from typing import Any
 
 
+def check_type(value: object, kind: type | tuple[type, ...], name: str, accepted: str) -> None:
+    """Raise unless a value of a public function is of a kind; `accepted` says of which."""
+    if not isinstance(value, kind):
+        what = f"{name} is a {type(value).__name__}; expected {accepted}"
+        raise InputError(what, code="wrong-type")
+
+
 def did_you_mean(written: str, known: Iterable[str]) -> str:
     """Return " (did you mean 'delta'?)" if a known name is close, ignoring case; otherwise ""."""
     by_letters = {name.casefold(): name for name in reversed(list(known))}

@@ -184,6 +184,22 @@ class Genes(Sequence[str]):
         columns = self.columns()
         return Genes(**{name: [*columns[name], *new_columns[name]] for name in columns})
 
+    def with_names_of(self, others: Genes) -> Genes:
+        """Return these genes with the names that others have for them, as further aliases.
+
+        A name that is known already, of whichever gene, is not added: it stays what it was.
+        """
+        aliases = [list(names) for names in self.aliases]
+        added: dict[str, int] = {}
+        for i, systematic in enumerate(others.systematic):
+            gene = self._index.get(systematic.upper())
+            if gene is None:
+                continue
+            for name in (others.standard[i], *others.aliases[i]):
+                if name and not self.is_known(name) and added.setdefault(name.upper(), i) == i:
+                    aliases[gene].append(name)
+        return Genes(**{**self.columns(), "aliases": aliases})
+
     def to_arrow(self) -> pa.Table:
         """Return a table with one row per gene."""
         columns = self.columns() | {"aliases": list(map(list, self.aliases))}

@@ -22,7 +22,7 @@ from deltacell.cell.readers.features import NoFeatureError
 from deltacell.cell.readers.names import in_capitals, is_systematic
 from deltacell.cell.readers.networks import NamedEdges
 from deltacell.cell.readers.terms import NamedTerms
-from deltacell.data.folder_files import PAGE, READERS, FolderFiles
+from deltacell.data.folder_files import PAGE, READERS, FileToRead, FolderFiles
 from deltacell.data.imported import ACCOUNT, Imported, open_screen, read_parts
 from deltacell.screen.readers import tables
 from deltacell.screen.readers.joined import IsKnown, may_be_joined, several_genes
@@ -112,14 +112,35 @@ def _read_genes(files: FolderFiles, parts: _CellParts) -> Genes | None:
     """Return the genes of a file that lists them; None if there is no such file."""
     genes: Genes | None = None
     parts.notes.append(_NO_GENES)
+    others = files.of("genes")
     for file in files.of("genes", only_one=True):
         genes, source = file.read()
         parts.sources.append(source)
         parts.notes[:] = [f"The genes are from {file.path.name}."]
+        for other in others:
+            if other.path != file.path:
+                genes = _with_names_of(other, genes, files, parts)
     for file in files.of("numbers of genes"):
         reason = "it is the gene list of the STRING adjacency files next to it"
         files.why_left_alone[file.path] = reason
     return genes
+
+
+def _with_names_of(
+    other: FileToRead,
+    genes: Genes,
+    files: FolderFiles,
+    parts: _CellParts,
+) -> Genes:
+    """Return genes with the names that another file has for them, as aliases."""
+    names, source = other.read()
+    with_names = genes.with_names_of(names)
+    n_new = sum(map(len, with_names.aliases)) - sum(map(len, genes.aliases))
+    if n_new:
+        del files.why_left_alone[other.path]
+        parts.sources.append(replace(source, into="aliases"))
+        parts.notes.append(f"{n_new:,} names of {other.path.name} were added as aliases.")
+    return with_names
 
 
 def _no_gene_names(files: FolderFiles, folder: str | os.PathLike[str]) -> InputError:
@@ -188,13 +209,13 @@ def _notes_on_import(
 ) -> Iterator[str]:
     """Yield what the user should look at, in words."""
     yield from _notes_on_conditions(written)
-    for screen in written:
-        if screen.reader == tables.reader.name and tables.CONDITION not in screen.notes:
+    of_screens = list(chain.from_iterable(screen.sources for screen in screens.values()))
+    for source in of_screens:
+        if source.reader == tables.reader.name and tables.CONDITION not in source.notes:
             yield (
-                f"{screen.path.name} was read as a screen of {len(screen):,} genotypes. If it is a "
-                "network, rename its number column to weight."
+                f"{source.file} was read as a screen of {source.counts.kept:,} genotypes. If it is "
+                "a network, rename its number column to weight."
             )
-    of_screens = chain.from_iterable(screen.sources for screen in screens.values())
     for source in (*cell.sources, *of_screens):
         for warning in _warnings(source):
             yield f"{source.file}: {warning}"

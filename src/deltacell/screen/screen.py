@@ -18,7 +18,7 @@ import torch
 
 from deltacell import storage
 from deltacell.base.arrays import AnyArray, Bools, Ints, offsets_of, ragged_positions
-from deltacell.base.errors import InputError, need
+from deltacell.base.errors import InputError, check_type, need
 from deltacell.cell import Cell, Genes
 from deltacell.screen import hetero_data
 from deltacell.screen.coverage import Coverage
@@ -500,6 +500,11 @@ class Screen(storage.Storable):
         ``array``, or all in ``genes``), a ``score`` or ``fitness``, and optionally a ``p_value``
         and a ``standard_deviation``; `columns` gives other names, as in ``{"gene1": "Query ORF"}``.
         """
+        check_type(cell, Cell, "cell", "a Cell, as of Cell.load('data/cell')")
+        if frame is None or isinstance(frame, str | bytes | os.PathLike | list | int | float):
+            what = f"frame is a {type(frame).__name__}; expected a data frame of pandas or polars"
+            fix = "Read the file first, or import its folder: deltacell data import FOLDER."
+            raise InputError(what, code="wrong-type", fix=fix)
         return _screen_of_table(
             frame_of(frame, study), cell.genes, columns or {}, study, on_unknown
         )

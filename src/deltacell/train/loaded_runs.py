@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from deltacell.base.errors import DeltacellError, InputError, StoreError
+from deltacell.base.errors import DeltacellError, InputError, StoreError, check_type
 from deltacell.cell import Cell
 from deltacell.models.interface import TargetScale
 from deltacell.profile.record import CHECKPOINTS, SPLIT, RunRecord, Status, read_run
@@ -118,6 +118,9 @@ def load_runs(
     loaded: dict[Path, LoadedRun] = {}
     for item in unloaded:
         run = getattr(item, "loaded", item)
+        accepted = "a Run or the directory of a run; evaluate also takes names of baselines, "
+        accepted += "tables of predictions and functions"
+        check_type(run, (LoadedRun, str, os.PathLike), "run", accepted)
         place = (run.record.path if isinstance(run, LoadedRun) else Path(run)).resolve()
         if place in loaded:
             raise InputError("the run was given twice", code="repeated-run", where=place)

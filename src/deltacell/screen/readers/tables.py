@@ -59,6 +59,7 @@ HO = "YDL227C"
 #: Reasons to drop a row or a field of a matrix. A control alone has no interaction, but a fitness.
 CONTROL_ALONE = "control locus alone as query"
 DIAGONAL = "diagonal of the matrix"
+ALLELES = "two rows or columns of one gene"
 OTHER_HALF = "other half of a symmetric matrix"
 OTHER_CONDITION = "another condition"
 #: The key of a note on the condition of a screen, if a table has several.
@@ -610,9 +611,22 @@ class _MatrixFields:
         return cls(row, column, genes[row], genes[len(row_names) + column], scores.ravel())
 
     @property
+    def is_one_gene(self) -> Bools:
+        """Which fields are of a gene with itself, or of two rows or columns of one gene."""
+        is_one_gene: Bools = self.row_gene == self.column_gene
+        return is_one_gene
+
+    @property
     def on_diagonal(self) -> Bools:
-        """Which fields are of a gene with itself."""
-        on_diagonal: Bools = self.row_gene == self.column_gene
+        """Which fields are of a row and the column of the same name.
+
+        If several rows are of one gene, such as its alleles, the first is that of the first column.
+        """
+        n_fields = len(self.score)
+        n_columns = int(self.column.max()) + 1
+        nth_row = _nth_of_its_gene(self.row_gene[np.arange(0, n_fields, n_columns)])
+        nth_column = _nth_of_its_gene(self.column_gene[:n_columns])
+        on_diagonal: Bools = self.is_one_gene & (nth_row[self.row] == nth_column[self.column])
         return on_diagonal
 
     @property
@@ -625,7 +639,7 @@ class _MatrixFields:
 
         A symmetric matrix lists every pair twice, and only one of the two is read.
         """
-        is_measured = ~self.on_diagonal & ~self.is_empty
+        is_measured = ~self.is_one_gene & ~self.is_empty
         n_genes = int(max(self.row_gene.max(), self.column_gene.max())) + 1
         score_of_pair = np.full((n_genes, n_genes), np.nan)
         rows = self.row_gene[is_measured]
@@ -634,6 +648,15 @@ class _MatrixFields:
         is_below = self.row_gene > self.column_gene
         repeats: Bools = is_measured & is_below & (across == self.score)
         return repeats
+
+
+def _nth_of_its_gene(genes: Ints) -> Ints:
+    """Return how many earlier entries have the same gene, [n]."""
+    order = np.argsort(genes, kind="stable")
+    in_order = genes[order]
+    nth = np.empty(len(genes), dtype=np.int64)
+    nth[order] = np.arange(len(genes)) - np.searchsorted(in_order, in_order)
+    return nth
 
 
 def _read_matrix(form: ScreenForm, study: str, phenotype: str | None) -> WrittenScreen:
@@ -667,6 +690,7 @@ def _read_matrix(form: ScreenForm, study: str, phenotype: str | None) -> Written
         {"phenotype": phenotype or "interaction", "score": fields.score},
         dropped={
             DIAGONAL: fields.on_diagonal,
+            ALLELES: fields.is_one_gene,
             NO_SCORE: fields.is_empty,
             OTHER_HALF: is_repeated,
         },
