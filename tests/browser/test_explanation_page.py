@@ -64,6 +64,22 @@ def test_hostile_names_are_shown_and_do_not_run(opened, page, hostile):
     assert opened.is_quiet(page)
 
 
+@pytest.mark.parametrize("length", [90, 120, 150, 195])
+def test_the_first_sentence_takes_two_lines_of_a_wide_window(browser, tmp_path, page, length):
+    words = (
+        "subgraph takes 23x as long per sample as dango (101 ms against 4.40 ms): every mutant has"
+    )
+    sentence = f"{words} a graph of its own (propagation=subgraph), and dango passes messages once "
+    sentence += "per step, which is faster on this cell."
+    values = explain(page.parent / "before.json").to_json()
+    file = tmp_path / "page.html"
+    file.write_text(explanation_page({**values, "sentence": sentence[:length].rjust(length, "x")}))
+    browser.open(file, width=1280)
+    height = browser.run("parseFloat(getComputedStyle(document.querySelector('h1')).lineHeight)")
+    _, top, _, bottom = browser.box("h1")
+    assert round((bottom - top) / height) <= 2
+
+
 def test_tables_sort_by_mouse_and_by_keyboard(opened):
     table = table_of(opened, "Where the time of after")
     column = f"{table} th:nth-child(2)"
