@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import unicodedata
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -21,8 +22,14 @@ from deltacell.ranking.source import read_sets
 
 Cases = Iterator[tuple[Callable[[], Any], Any]]
 
-NAMES = ("YAL001C", "YAL002W", "YDL227C", "SEPT7", "MARCH1", "HLA-A", "NKX2-1", "sep-1")
-_HIDDEN = ("\ufeff", "\u200b", "\u200e", "\u202a", "\u2060", "\u00ad", "\u00a0", " ")
+NAMES = (
+    *("YAL001C", "YAL002W", "YDL227C", "SEPT7", "MARCH1", "HLA-A"),
+    *("NKX2-1", "sep-1", "Tub\u00e9"),
+)
+_HIDDEN = (
+    *("\ufeff", "\u200b", "\u200e", "\u202a", "\u2060", "\u00ad", "\u00a0"),
+    *(" ", "\ufe0f", "\x07"),
+)
 _DAMAGED = ("7-Sep", "1-Mar", "Sep-07", "9/7/2024", "2024-03-01", "TRUE", "#REF!", "2.31E+13")
 _QUOTED = ("ARG5,6", 'a"b', "a b", "#1", "A#1", "it's", "x;y")
 
@@ -41,12 +48,15 @@ def _changed_table(folder: Path, rng: random.Random) -> tuple[Callable[[], Any],
     rows = [[*rng.sample(NAMES, 2), f"{rng.gauss(0, 1):.3f}"] for _ in range(12)]
     for row in rng.sample(rows, 4):
         place = rng.randrange(2)
-        match rng.randrange(3):
+        match rng.randrange(4):
             case 0:
                 cut = rng.choice((0, len(row[place])))
                 row[place] = row[place][:cut] + rng.choice(_HIDDEN) + row[place][cut:]
             case 1:
                 row[place] = rng.choice(_DAMAGED)
+            case 2:
+                # As macOS writes the names of files: a letter, and an accent of its own.
+                row[place] = unicodedata.normalize("NFD", row[place])
             case _:
                 row[place] = rng.choice("+;|/&").join(rng.sample(NAMES[:3], 2))
     text = "".join(",".join(row) + "\n" for row in [["gene1", "gene2", "score"], *rows])
