@@ -146,6 +146,8 @@ def _ranking(
             "rank": rank,
             "score": sign * (0.9 - 0.8 * rank / max(rows, 1)),
             "spread": draw.uniform(0.01, 0.1) if runs > 1 else None,
+            "low": None,
+            "high": None,
             "status": status,
             "measured": draw.gauss(0, 0.3) if status == "measured" else None,
             "linked": draw.choice([False, False, False, True, None]),
@@ -233,6 +235,8 @@ def _demo(*, name: str = "", models: int = 2, sets: int = 20) -> dict[str, Any]:
                 "names": [f"g{draw.randrange(300):03}{name}" for _ in range(3)],
                 "score": -0.9 + 0.02 * i,
                 "spread": 0.05,
+                "low": None,
+                "high": None,
                 "planted": i % 4 != 3,
             }
             for i in range(sets)

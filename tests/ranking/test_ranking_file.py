@@ -31,6 +31,7 @@ ABOUT = {
 ROW = {
     **{"end": "lowest", "rank": 1, "genes": ["YA", "YB"], "names": ["A[b]", '=B"2']},
     **{"score": -0.5, "spread": None, "status": "untested", "measured": None, "linked": False},
+    **{"low": None, "high": None},
     "relations": ["physical", "regulatory"],
     "links": [{"first": "YA", "second": "YB", "relation": "physical"}],
     **{"pathways": [], "complexes": ["=1+1"]},
@@ -38,7 +39,7 @@ ROW = {
 ROWS = [
     ROW,
     {**ROW, "rank": 2, "score": -0.25, "spread": 0.5, "linked": None},
-    {**ROW, "rank": 3, "score": -0.125},
+    {**ROW, "rank": 3, "score": -0.125, "low": -0.25, "high": 0.125},
     {**ROW, "end": "highest", "score": 1.0, "names": ["=HYPERLINK()", "x\ty"]},
     {**ROW, "end": "highest", "rank": 2, "score": 0.5, "measured": 0.75, "status": "measured"},
 ]

@@ -145,7 +145,7 @@ def run():
     data = load_data(config)
     model = build_predictor(config, data)
     predictor = TrainedPredictor(model, data.cell, data.standard)
-    return SimpleNamespace(config=config, data=data, predictor=predictor)
+    return SimpleNamespace(config=config, data=data, predictor=predictor, intervals=None)
 
 
 @pytest.fixture

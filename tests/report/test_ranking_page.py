@@ -68,6 +68,21 @@ def test_every_row_is_on_it_in_order_with_its_numbers(parsed, made_ranking):
         assert words in page.words
 
 
+def test_intervals_are_told_where_they_are_known(parsed, made_ranking):
+    result = made_ranking(4)
+    result["rows"][0] |= {"score": -0.5, "low": -0.75, "high": 0.25}
+    text = ranking_page(result)
+    rows = data_of(text)["rows"]
+    assert [rows[0][key] for key in ("interval", "low", "high")] == [
+        "−0.750 to +0.250",
+        "-0.75",
+        "0.25",
+    ]
+    assert [row["interval"] for row in rows[1:]] == [None] * 3
+    titles = [cell.get("title") for cell in parsed(text).all("td", "number score")]
+    assert titles == ["90 % interval: −0.750 to +0.250", None, None, None]
+
+
 @pytest.mark.parametrize(("rows", "measured", "size"), [(0, 0, 1), (1, 1, 2), (2, 0, 4)])
 def test_little_is_a_page_too(parsed, made_ranking, rows, measured, size):
     few = {"runs": 1, "relations": (), "ends": (None,), "statuses": ("untested",)}

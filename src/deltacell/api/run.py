@@ -90,15 +90,16 @@ class Run:
         see `gene_sets_of`.
         The result has the columns ``gene1``, ``gene2``, … (names of the cell), ``score`` and, from
         a two-part predictor, ``hit`` (the probability of a hit) and ``given_hit`` (the expected
-        score of a hit).
+        score of a hit). ``low`` and ``high`` are the ends of a 90 % interval of the measured score,
+        or of that of a hit from a two-part predictor; they are missing without a validation part.
         """
         genes = self.loaded.data.cell.genes
         indices = [gene_indices(genes, names).tolist() for names in gene_sets_of(sets)]
-        prediction = self.loaded.predictor.predict(Genotypes.of(indices))
+        prediction = self.loaded.predict(Genotypes.of(indices))
         texts = gene_texts(genes)
         table = data_frame([texts[gene] for gene in row] for row in indices)
         table.columns = [f"gene{i + 1}" for i in range(table.shape[1])]
-        for name in ("score", "hit", "given_hit"):
+        for name in ("score", "hit", "given_hit", "low", "high"):
             values = getattr(prediction, name)
             if values is not None:
                 table[name] = values.double().numpy()

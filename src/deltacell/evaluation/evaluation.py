@@ -18,6 +18,7 @@ from deltacell.evaluation.additivity import not_additive
 from deltacell.evaluation.bootstrap import Bootstrap, Estimate
 from deltacell.evaluation.ceiling import Ceiling, replicate_ceiling
 from deltacell.evaluation.comparison import Columns, compared
+from deltacell.evaluation.coverage import IntervalCoverage
 from deltacell.evaluation.groups import By, GroupResult, groups_of
 from deltacell.evaluation.hits import PositiveFacts, Positives, positives
 from deltacell.evaluation.metrics import METRICS
@@ -56,6 +57,7 @@ class Evaluation:
     tested: AmongTested | None = None  # None if the tested sets are unknown
     notes: tuple[str, ...] = ()
     on: Mapping[str, Any] | None = None  # checksum of another screen, and what was left out
+    intervals: tuple[IntervalCoverage, ...] = ()  # of predictors that have some
     headline: Accuracy | None = None  # the best run beside baselines; None on another screen
 
     @property

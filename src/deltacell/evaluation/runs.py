@@ -18,6 +18,7 @@ from deltacell.base.errors import InputError
 from deltacell.base.frames import data_frame
 from deltacell.base.rendering import Shown, report_function
 from deltacell.base.text import Progress
+from deltacell.evaluation.coverage import interval_coverages
 from deltacell.evaluation.evaluation import Evaluation, evaluate_predictions
 from deltacell.evaluation.figure_values import PredictorFigures, figure_values
 from deltacell.evaluation.fitted_baselines import fitted_baseline
@@ -135,7 +136,11 @@ def evaluate_runs(
         progress=progress,
     )
     notes = (*evaluation.notes, *_notes(runs, data, compared), *given.notes, *given.warnings)
-    evaluation = replace(evaluation, notes=(*data.warnings, *notes))
+    evaluation = replace(
+        evaluation,
+        notes=(*data.warnings, *notes),
+        intervals=interval_coverages(rows, predictions),
+    )
     if rows.other is not None:
         about_other = rows.other.to_json()
         evaluation = replace(evaluation, leakage=rows.other.sentence, on=about_other)
@@ -294,13 +299,14 @@ def _predictions(
     genotypes: Genotypes,
     progress: Progress,
 ) -> dict[str, dict[int, Prediction]]:
-    """Return the predictions of some genotypes, by name and seed."""
+    """Return the predictions of some genotypes, by name and seed; those of runs have intervals."""
     predictions: dict[str, dict[int, Prediction]] = {}
-    for name, by_seed in compared.predictors().items():
-        predictions[name] = {}
-        for seed, predictor in by_seed.items():
-            report = partial(progress, f"{name}, seed {seed}")
-            predictions[name][seed] = predictor.predict(genotypes, report)
+    for by_name in (compared.runs, compared.baselines):
+        for name, by_seed in by_name.items():
+            predictions[name] = {}
+            for seed, predictor in by_seed.items():
+                report = partial(progress, f"{name}, seed {seed}")
+                predictions[name][seed] = predictor.predict(genotypes, report)
     return predictions
 
 

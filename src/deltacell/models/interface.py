@@ -38,6 +38,8 @@ class Prediction:
     hit: Tensor | None = None  # the probability of a hit, for predictors of two parts
     given_hit: Tensor | None = None  # the expected score of a hit
     spread: Tensor | None = None  # the standard deviation of the score, if it is known
+    low: Tensor | None = None  # the ends of a 90 % interval of the measured score
+    high: Tensor | None = None  # (of the score of a hit, for predictors of two parts)
 
     def on_host(self) -> Prediction:
         """Return the prediction on the CPU, without intermediate results."""

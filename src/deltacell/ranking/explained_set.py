@@ -86,6 +86,9 @@ class ExplainedSet:
     runs: list[RunScore]
     score: float  # the mean over runs
     spread: float | None  # the standard deviation over runs; None for one run
+    low: float | None  # the ends of a 90 % interval; None if it is unknown
+    high: float | None
+    is_of_hits: bool  # whether the interval is that of the score of a hit
     measured: float | None
     part: str | None  # of the split, in which the set was measured
     contributions: MeanContributions

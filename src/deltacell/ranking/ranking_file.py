@@ -30,6 +30,8 @@ SCHEMA = pa.schema(
         "names": NAMES,
         "score": pa.float32(),
         "spread": pa.float32(),
+        "low": pa.float32(),
+        "high": pa.float32(),
         "status": pa.string(),
         "measured": pa.float32(),
         "linked": pa.bool_(),
@@ -41,7 +43,7 @@ SCHEMA = pa.schema(
 )
 KEY = b"deltacell"  # of the metadata
 SHOWN = 2_000  # rows of each end that `Ranking.to_json` returns
-VERSION = 2
+VERSION = 3
 NO_SEAL = 64 * "-"  # placeholder of the seal while a file is written
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -18,6 +18,7 @@ from deltacell.ranking.filter import LINKED, STATUSES, Linkage, Statuses, phenot
 from deltacell.ranking.gene_names import gene_indices, gene_texts
 from deltacell.ranking.gene_sets import GeneSets, Scored
 from deltacell.ranking.request import Request
+from deltacell.ranking.set_intervals import SetIntervals
 from deltacell.ranking.source import source_of
 from deltacell.screen import Screen
 from deltacell.storage import sha256_of_file
@@ -53,6 +54,7 @@ class RequestOnRuns:
     untrained: int  # number of genes that are not in the training part of every run
     trained_sizes: set[int]  # sizes of sets that all runs were trained on
     rescaled: bool = False  # whether different predictors were brought to one scale
+    intervals: SetIntervals = field(default_factory=SetIntervals)
 
     def select(self, scored: Scored) -> Scored:
         """Return the sets, of one size with ascending genes, that linkage and status allow."""
@@ -98,6 +100,7 @@ def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best
         untrained=int((~is_trained[genes]).sum()),
         trained_sizes=trained_sizes(runs),
         rescaled=not are_alike(runs),
+        intervals=SetIntervals(runs),
     )
 
 

@@ -356,8 +356,11 @@ def _table(subject: RequestOnRuns, evidence: Evidence, ranked: _RankedRows) -> p
     tables = [SCHEMA.empty_table()]
     for rows in _runs_of_equal(sizes, by_size):
         sets = ranked.scored.sets[rows, -sizes[rows[0]] :]
+        interval = subject.intervals.around(sets)
         columns = {
             "end": [ranked.ends[row] for row in rows],
+            "low": pa.array(interval.low.astype(np.float32), from_pandas=True),
+            "high": pa.array(interval.high.astype(np.float32), from_pandas=True),
             "rank": ranked.ranks[rows],
             "score": ranked.scored.score[rows],
             "spread": pa.array(ranked.scored.spread[rows], from_pandas=True),

@@ -180,7 +180,10 @@ def _several_runs(subject: RequestOnRuns) -> Iterator[str]:
             "The runs use different predictors, so their scores were rescaled to agree on the "
             "validation part."
         )
-    if len(subject.runs) == 1:
+    sentence = subject.intervals.sentence
+    if sentence is not None:
+        yield sentence
+    elif len(subject.runs) == 1:
         yield "A single run has no spread: rank with several seeds to see the uncertainty."
 
 

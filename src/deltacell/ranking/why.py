@@ -25,6 +25,7 @@ from deltacell.ranking.gene_names import gene_facts, gene_texts
 from deltacell.ranking.integrated_gradients import MOST, Contributions, contributions
 from deltacell.ranking.measured import MeasuredSets, nearest_sets
 from deltacell.ranking.request_on_runs import trained_genes, trained_sizes
+from deltacell.ranking.set_intervals import SetIntervals
 from deltacell.ranking.why_sentences import why_sentences
 from deltacell.screen import Genotypes
 from deltacell.train.loaded_runs import LoadedRun
@@ -59,6 +60,7 @@ def explain_set(
     measured_sets = MeasuredSets(runs, [len(indices)])
     row = measured_sets.row_of(ascending)
     evidence = Evidence(cell).of_set(ascending)
+    interval = SetIntervals(runs).around(ascending[None])
     explained = ExplainedSet(
         title=f"Why {' '.join(names)} scores {score:+.3g}",
         genes=[cell.genes[gene] for gene in indices],
@@ -66,6 +68,9 @@ def explain_set(
         runs=_scores_of_runs(runs, predictors, gated, scorer, ascending),
         score=score,
         spread=None if len(runs) == 1 else float(scored.spread[0]),
+        low=_known(interval.low[0]),
+        high=_known(interval.high[0]),
+        is_of_hits=any(run.data.grid is not None for run in runs),
         measured=None if row is None else float(measured_sets.score[row]),
         part=None if row is None else measured_sets.part_name(row),
         contributions=_mean_contributions(
@@ -83,6 +88,10 @@ def explain_set(
     untrained = [texts[gene] for gene in indices if not is_trained[gene]]
     sentences = why_sentences(explained, untrained, trained_sizes(runs))
     return replace(explained, sentences=sentences)
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
 
 
 def _scores_of_runs(

@@ -23,6 +23,7 @@ def why_sentences(
     return [
         _prediction(explained),
         *_probabilities(explained.runs),
+        *_interval(explained),
         _measurement(explained.measured, explained.part),
         *_votes(explained.knowledge.votes),
         *_studies(explained.knowledge.studies),
@@ -58,6 +59,15 @@ def _probabilities(runs: Sequence[RunScore]) -> Iterator[str]:
                 f"{printable(run.name)} predicts a hit with probability {run.hit:.2g}, and "
                 f"a score of {signed(run.given_hit)} if it is one."
             )
+
+
+def _interval(explained: ExplainedSet) -> Iterator[str]:
+    if explained.low is not None and explained.high is not None:
+        hit = " if it is a hit" if explained.is_of_hits else ""
+        yield (
+            f"With a probability of 0.9 a measurement of it{hit} lies between "
+            f"{signed(explained.low)} and {signed(explained.high)}."
+        )
 
 
 def _measurement(measured: float | None, part: str | None) -> str:

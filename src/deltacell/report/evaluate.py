@@ -72,6 +72,8 @@ def _lead(result: Values) -> list[str]:
 def _pieces(result: Values, calibration_of: Sequence[str]) -> Iterator[Piece]:
     yield _table_of_test(result)
     yield from _tables_by_group(result)
+    if result["intervals"]:
+        yield _table_of_intervals(result["intervals"])
     if result["tested"]:
         yield from _tables_of_tested(result)
         for name in calibration_of:
@@ -92,6 +94,21 @@ def _table_of_test(result: Values) -> Piece:
     rows = count_text(test["rows"], "row")
     sets = count_text(test["gene_sets"], "gene set")
     return _table(result, f"test: {rows}, {sets} ({_level(result)})", columns)
+
+
+def _table_of_intervals(coverages: Sequence[Values]) -> Piece:
+    rows = [
+        [
+            coverage["predictor"],
+            coverage["label"],
+            f"{coverage['rows']:,}",
+            f"{coverage['share']:.1%}",
+            f"{coverage['width']:.3g}",
+        ]
+        for coverage in coverages
+    ]
+    title = f"measured scores within their {coverages[0]['level']:.0%} intervals"
+    return Piece(title, ["predictor", "rows of", "rows", "within", "mean width"], rows)
 
 
 def _tables_by_group(result: Values) -> Iterator[Piece]:

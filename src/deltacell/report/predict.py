@@ -35,7 +35,7 @@ _FORMATS: dict[str, Callable[..., str]] = {
     "contribution": _SIGNED,
 }
 _COLUMNS = (
-    *("rank", "genes", "score", "spread", "status", "measured", "linked"),
+    *("rank", "genes", "score", "spread", "low", "high", "status", "measured", "linked"),
     *("relations", "pathways", "complexes"),
 )
 
@@ -77,7 +77,7 @@ def _printed_row(row: Values) -> Values:
     """Return a row of a ranking with texts in place of numbers and lists."""
     numbers = {
         key: "" if row[key] is None else f"{row[key]:.4f}"
-        for key in ("score", "spread", "measured")
+        for key in ("score", "spread", "low", "high", "measured")
     }
     lists = {key: few(row[key], 3) for key in ("relations", "pathways", "complexes")}
     is_linked = "yes" if row["linked"] else ""
@@ -221,12 +221,20 @@ class _Drawing:
             "genes": self.places(row["genes"]),
             "score": self.scale.text(row["score"]) + spread_text,
             "measured": None if measured is None else self.scale.text(measured),
+            "interval": self._interval(row),
+            "low": _value(row["low"]),
+            "high": _value(row["high"]),
             "value": _value(row["score"]),
             "measured_value": _value(measured),
             "relations": [self.relations[name] for name in row["relations"]],
             "links": self._links(row),
             "evidence": evidence.lines,
         }
+
+    def _interval(self, row: Values) -> str | None:
+        if not is_known(row["low"]):
+            return None
+        return f"{self.scale.text(row['low'])} to {self.scale.text(row['high'])}"
 
     def _links(self, row: Values) -> list[list[int]]:
         """Return the links of a row: the places of two genes in the set, and the relation."""

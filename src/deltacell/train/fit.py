@@ -13,7 +13,7 @@ import torch
 from deltacell.base.errors import InputError
 from deltacell.base.text import Progress
 from deltacell.models.fitted.predictor import FittedPredictor
-from deltacell.models.interface import TargetScale
+from deltacell.models.interface import Prediction, TargetScale
 from deltacell.profile.fit_phases import FitTimer, write_fit_phases
 from deltacell.profile.limits import limits_of_fit
 from deltacell.profile.record import PHASES, Status
@@ -21,6 +21,7 @@ from deltacell.profile.refitted import Refitted
 from deltacell.train.config import Config
 from deltacell.train.data import TrainingData, draw_zeros
 from deltacell.train.devices import set_threads
+from deltacell.train.intervals import Intervals, calibrated_on_validation
 from deltacell.train.opened_run import OpenedRun, opened_run
 from deltacell.train.outcome import Outcome
 from deltacell.train.predictor import TrainedPredictor, build_fitted
@@ -40,11 +41,13 @@ def fit_predictor(
     data: TrainingData | None = None,
     progress: Progress | None = None,
     refitted: Refitted | None = None,
+    intervals: Intervals | None = None,
 ) -> Outcome:
     """Fit the predictor of a config in one call; a fit that did not finish starts again.
 
-    `progress` is told how far the fit is, and `refitted` is for the record of a run that is fitted
-    on all measurements; see `deltacell.train.run.train` for the other arguments.
+    `progress` is told how far the fit is; `refitted` is for the record of a run that is fitted on
+    all measurements, whose `intervals` were calibrated before. The other arguments are those of
+    `deltacell.train.run.train`.
     """
     timer = FitTimer()
     began = time.monotonic()
@@ -66,8 +69,11 @@ def fit_predictor(
             return Outcome(run.path, signals.received or 0)
         last_row: Row = {"seconds": time.monotonic() - began}
         with timer.phase("validation"):
-            last_row |= _validation_metrics(predictor, run.data)
-        _save(predictor, [*predictor.history, last_row], run, directory, timer)
+            prediction = _validation_prediction(predictor, run.data)
+            if prediction is not None:
+                last_row |= _validation_metrics(prediction, run.data)
+                intervals = calibrated_on_validation(run.data, prediction)
+        _save(predictor, [*predictor.history, last_row], intervals, run, directory, timer)
         limits = _write_phases(timer, directory) if config.profiler.phases else None
         directory.end(Status.finished, limits=limits)
     return Outcome(run.path, 0)
@@ -129,12 +135,17 @@ def _fit(
     report("validation", 0, 0)
 
 
-def _validation_metrics(predictor: FittedPredictor, data: TrainingData) -> Row:
-    """Return the metrics of the validation part; none if it is empty."""
-    genotypes, measured = data.part(data.split.validation)
+def _validation_prediction(predictor: FittedPredictor, data: TrainingData) -> Prediction | None:
+    """Return the prediction of the validation part; None if it is empty."""
+    genotypes, _ = data.part(data.split.validation)
     if not len(genotypes):
-        return {}
-    prediction = TrainedPredictor(predictor, data.cell, TargetScale()).predict(genotypes)
+        return None
+    return TrainedPredictor(predictor, data.cell, TargetScale()).predict(genotypes)
+
+
+def _validation_metrics(prediction: Prediction, data: TrainingData) -> Row:
+    """Return the metrics of the validation part."""
+    _, measured = data.part(data.split.validation)
     # Measured sets are hits, so a two-part predictor is validated on its score given a hit.
     predicted = prediction.among_hits.double().numpy()
     metrics = Validation(measured, predicted, loss=math.nan).metrics()
@@ -144,6 +155,7 @@ def _validation_metrics(predictor: FittedPredictor, data: TrainingData) -> Row:
 def _save(
     predictor: FittedPredictor,
     history: Sequence[Row],
+    intervals: Intervals | None,
     run: OpenedRun,
     directory: RunDirectory,
     timer: FitTimer,
@@ -157,6 +169,7 @@ def _save(
     state = {
         "predictor": predictor.state_dict(),
         "rows": rows,
+        "intervals": None if intervals is None else intervals.to_json(),
         MEANING: meaning(run.config, run.data, run.path),
     }
     with timer.phase("checkpoint"):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,15 @@ import torch
 
 from deltacell.base.errors import DeltacellError, InputError, StoreError, check_type
 from deltacell.cell import Cell
-from deltacell.models.interface import TargetScale
+from deltacell.models.interface import Prediction, TargetScale
 from deltacell.profile.record import CHECKPOINTS, SPLIT, RunRecord, Status, read_run
+from deltacell.screen import Genotypes
 from deltacell.storage import read_manifest
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config
 from deltacell.train.data import TrainingData, load_data
 from deltacell.train.devices import device_named
+from deltacell.train.intervals import GeneFacts, Intervals, calibrated_on_validation
 from deltacell.train.limits import Limits
 from deltacell.train.position import Position
 from deltacell.train.predictor import TrainedPredictor, build_fitted, build_model
@@ -35,6 +38,38 @@ class LoadedRun:
     config: Config
     data: TrainingData
     predictor: TrainedPredictor
+    saved_intervals: Mapping[str, Any] | None = None  # of a predictor that is fitted in one call
+
+    @cached_property
+    def intervals(self) -> Intervals | None:
+        """The 90 % intervals of its predictions; None without enough validation rows.
+
+        Those of a network are calibrated on the validation part when they are first asked for.
+        """
+        if self.saved_intervals is not None:
+            return Intervals.from_json(self.saved_intervals)
+        genotypes, _ = self.data.part(self.data.split.validation)
+        if not len(genotypes):
+            return None
+        return calibrated_on_validation(self.data, self.predictor.predict(genotypes))
+
+    @cached_property
+    def _genes_by_training(self) -> GeneFacts:
+        return GeneFacts.of(self.data)
+
+    def predict(
+        self,
+        genotypes: Genotypes,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Prediction:
+        """Return the predictions with the ends of their intervals, see `TrainedPredictor`."""
+        prediction = self.predictor.predict(genotypes, progress)
+        if self.intervals is None or not len(genotypes):
+            return prediction
+        predicted = prediction.among_hits.double().numpy()
+        interval = self.intervals.around(self._genes_by_training, genotypes, predicted)
+        low, high = (torch.from_numpy(end) for end in interval)
+        return replace(prediction, low=low, high=high)
 
     @property
     def is_finished(self) -> bool:
@@ -79,7 +114,7 @@ def load_run(
         scale = TargetScale(**state["standard"])
         model = model.to(place)
         predictor = TrainedPredictor(model.eval(), data.cell, scale, config.data.batch_size)
-    return LoadedRun(record, config, data, predictor)
+    return LoadedRun(record, config, data, predictor, state.get("intervals"))
 
 
 def _check_genes(record: RunRecord, cell: Cell) -> None:

@@ -52,6 +52,7 @@ def refit_run(
         data=with_everything(run.data),
         progress=progress,
         refitted=refitted,
+        intervals=run.intervals,
     )
 
 

@@ -172,6 +172,7 @@
     const tell = (name, ...value) => facts.append(make("dt", {}, name), make("dd", {}, ...value));
     const strong = (text) => make("span", { class: "value" }, text);
     tell("score", strong(row.score));
+    if (row.interval !== null) tell("90 % interval", row.interval);
     if (row.measured !== null) tell("measured", strong(row.measured));
     if (row.end) tell("rank", `${number.format(row.rank)} of the ${row.end}`);
     tell("status", row.status);
@@ -235,10 +236,10 @@
     const widest = Math.max(0, ...rows.map((row) => row.genes.length));
     const places = Array.from({ length: widest }, (_, i) => i);
     const head = ["end", "rank", ...places.map((i) => `gene${i + 1}`), ...places.map((i) => `name${i + 1}`),
-      "score", "measured", "status", "relations", "pathways", "complexes", "evidence"];
+      "score", "low", "high", "measured", "status", "relations", "pathways", "complexes", "evidence"];
     const name = (row, i, which) => (i < row.genes.length ? data.genes[row.genes[i]][which] : "");
     const lines = rows.map((row) => [row.end, row.rank, ...places.map((i) => name(row, i, 0)),
-      ...places.map((i) => name(row, i, 1)), row.value, row.measured_value, row.status,
+      ...places.map((i) => name(row, i, 1)), row.value, row.low, row.high, row.measured_value, row.status,
       row.relations.map((i) => data.relations[i][2]).join("; "), row.pathways.join("; "),
       row.complexes.join("; "), row.evidence.map((line) => line.join(": ")).join("; ")]);
     return [head, ...lines].map((line) => line.map(field).join(",")).join("\n");
