@@ -34,6 +34,7 @@ from deltacell.models import DangoLoss, LossValue
 from deltacell.train import run as running
 from deltacell.train.comparing import trials
 from deltacell.train.config.compose import compose
+from deltacell.train.sweep import combinations_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -141,7 +142,10 @@ def test_commands_are_those_of_the_program(page: Path) -> None:
         given = command.make_context("deltacell", words).params
         resumed, other = given.get("resume"), given.get("config_dir")
         if given.get("overrides") and resumed is None and other is None:
-            compose(given["overrides"])
+            is_sweep = given.get("multirun", False)
+            overrides = given["overrides"]
+            for combination in combinations_of(overrides) if is_sweep else [overrides]:
+                compose(combination)
 
 
 # --- the commands of a page run in order ---

@@ -20,6 +20,7 @@ from deltacell.cli import (
     explain,
     predict,
     refit,
+    runs,
     slurm,
     start,
     train,
@@ -49,6 +50,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "compare": compare.compare,
     "reconcile": explain.reconcile,
     "modes": train.modes,
+    "runs list": runs.list_,
     "data get": data.get,
     "data import": data.import_,
     "data synthetic": data.synthetic,
@@ -65,6 +67,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 PASS_ON = (slurm.predict, slurm.evaluate, slurm.compare)
 GROUPS = {
     "data": ("Get, import, generate, show, split and query cells and screens.", "info demo"),
+    "runs": ("Compare runs.", "list runs"),
     "bench": ("Measure speed and memory on this machine.", "propagation --quick"),
     "slurm": ("Write Slurm job scripts.", "train experiment=demo > job.sbatch"),
 }

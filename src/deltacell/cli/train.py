@@ -20,6 +20,10 @@ def train(
     resume: Annotated[Path | None, option("Run directory to resume.")] = None,
     from_: Annotated[str, option("Checkpoint: last, best or a file name.", "--from")] = "last",
     cfg: Annotated[str | None, option("With job: print the complete config and exit.")] = None,
+    multirun: Annotated[
+        bool,
+        option("Train every combination of values: seed=0,1,2.", "--multirun", "-m"),
+    ] = False,
     config_dir: ConfigDir = None,
 ) -> None:
     """Train or fit a predictor; the result is a run directory.
@@ -34,7 +38,6 @@ def train(
     from deltacell.base.errors import InputError
     from deltacell.train import launch
     from deltacell.train.config.saved import to_yaml
-    from deltacell.train.launch_training import launch_training
     from deltacell.train.run_config import resumed_config
 
     words = overrides or []
@@ -42,6 +45,12 @@ def train(
         raise InputError(f"--cfg is '{cfg}'; expected job", code="unknown-name")
     if resume is None and from_ != "last":
         raise InputError("--from requires --resume RUN", code="conflicting-settings")
+    if multirun:
+        if resume is not None or cfg is not None:
+            what = "--multirun excludes --resume and --cfg; rerun the command to resume a sweep"
+            raise InputError(what, code="conflicting-settings")
+        _sweep(words, config_dir)
+        return
     config = _composed(words, config_dir) if resume is None else resumed_config(resume, words)
     several = config.model.trained_by == "loop"
     if cfg is not None:
@@ -49,13 +58,48 @@ def train(
     elif several and launch.is_launched():
         _run_as_rank(config, resume, from_)
     else:
-        if several and launch.needs_launch(config.trainer):
-            typed = words if config_dir is None else [*words, "--config-dir", str(config_dir)]
-            signal = launch_training(config, typed, resume, from_)
-        else:
-            signal = _run(config, resume, from_)
+        signal = _run_or_launch(config, words, config_dir, resume, from_)
         if signal:
             raise typer.Exit(128 + signal)
+
+
+def _run_or_launch(
+    config: Config,
+    words: list[str],
+    config_dir: Path | None,
+    resume: Path | None = None,
+    which: str = "last",
+) -> int:
+    """Train in this process, or in several that it starts; return the signal that stopped it."""
+    from deltacell.train import launch
+    from deltacell.train.launch_training import launch_training
+
+    if config.model.trained_by == "loop" and launch.needs_launch(config.trainer):
+        typed = words if config_dir is None else [*words, "--config-dir", str(config_dir)]
+        return launch_training(config, typed, resume, which)
+    return _run(config, resume, which)
+
+
+def _sweep(words: list[str], config_dir: Path | None) -> None:
+    """Train every combination of values, and list the runs."""
+    from deltacell.report.runs import print_runs
+    from deltacell.train.config.compose import compose
+    from deltacell.train.listed_runs import runs_in
+    from deltacell.train.sweep import SweepStopped, run_sweep
+
+    for_hydra = []
+    if config_dir is not None:
+        for_hydra.append(f"hydra.searchpath=['file://{config_dir.resolve()}']")
+    try:
+        folder = run_sweep(
+            [*words, *for_hydra],
+            lambda overrides: compose(overrides, folder=config_dir),
+            lambda config, overrides: _run_or_launch(config, overrides, config_dir),
+        )
+    except SweepStopped as stopped:
+        tell("Stopped; rerun the command to resume the sweep.")
+        raise typer.Exit(128 + stopped.args[0]) from None
+    print_runs(runs_in(folder), str(folder))
 
 
 def _composed(overrides: list[str], folder: Path | None) -> Config:

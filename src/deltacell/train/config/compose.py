@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -84,22 +85,30 @@ def _compose_groups(names: tuple[str, ...], folder: Where = None) -> DictConfig:
             raise InputError("not a directory of configs", code="no-directory", where=folder)
         search = [f"hydra.searchpath=[{hydra_text(f'file://{Path(folder).resolve()}')}]"]
     with _LOCK:
-        _store_schemas(ConfigStore.instance())
+        store_schemas(ConfigStore.instance())
         # A Hydra that is in use is restored afterwards.
         hydra_in_use = GlobalHydra.instance().hydra
         GlobalHydra.instance().hydra = None
         try:
-            with initialize_config_module("deltacell.conf", version_base="1.3"):
+            asked = behaviour_of_hydra(initialize_config_module)
+            with initialize_config_module("deltacell.conf", **asked):
                 return hydra_compose("config", [*search, *names])
         finally:
             GlobalHydra.instance().hydra = hydra_in_use
+
+
+def behaviour_of_hydra(function: Callable[..., object]) -> dict[str, str]:
+    """Return the version whose behaviour is asked of Hydra; 1.5 and later do not take one."""
+    takes_version = "version_base" in inspect.signature(function).parameters
+    return {"version_base": "1.3"} if takes_version else {}
 
 
 _shipped = cache(_compose_groups)
 
 
 @cache
-def _store_schemas(store: ConfigStore) -> None:
+def store_schemas(store: ConfigStore) -> None:
+    """Tell Hydra the keys of all configs."""
     whole = OmegaConf.structured(ConfigWithMovedKeys)
     # Otherwise the keys of one model would remain when another is chosen.
     whole.model = whole.loss = "???"
@@ -124,5 +133,5 @@ def refresh() -> None:
     """Look again for models that other packages have installed, as a new process does."""
     registry.refresh()
     forget_saved()
-    for cached in (all_keys, _store_schemas, _shipped):
+    for cached in (all_keys, store_schemas, _shipped):
         cached.cache_clear()
