@@ -19,13 +19,12 @@ import torch
 from deltacell.base.arrays import Bools, Doubles, Ints
 from deltacell.base.errors import InputError
 from deltacell.base.files import JsonObject
-from deltacell.bench import process
+from deltacell.bench import process, subjects
 from deltacell.cell import Cell
 from deltacell.data.import_folder import open_screen
 from deltacell.evaluation.bootstrap import Bootstrap, Estimate
 from deltacell.evaluation.metrics import Column, Weights, pearson
 from deltacell.models.interface import Study
-from deltacell.models.pairs import PairTrees
 from deltacell.screen import Genotypes, Screen
 from deltacell.train.config.compose import compose
 from deltacell.train.context import check_not_repeated, study_of_run
@@ -243,7 +242,7 @@ def fitted(problem: Problem, parts: TargetParts, seed: int, context: Sequence[St
         """Return the gene sets of some rows, and their scores."""
         return _genotypes(problem.target, rows), scores[rows]
 
-    trees = PairTrees(**problem.options).fit(
+    trees = subjects.fitted("pair_trees", problem.cell, **problem.options).fit(
         problem.cell,
         *labelled(parts.training),
         validation=labelled(parts.validation),

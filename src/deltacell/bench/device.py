@@ -21,12 +21,10 @@ from torch import Tensor, distributed
 from deltacell.base.errors import DeltacellError
 from deltacell.bench import process
 from deltacell.bench.process import random_genotypes
+from deltacell.bench.subjects import network
 from deltacell.cell import Cell
-from deltacell.models.dango.model import Dango
-from deltacell.models.hetero_cell.model import HeteroCell
 from deltacell.models.interface import LabelledSets, Model, TargetScale
 from deltacell.models.losses import DangoLoss, LogCosh, Loss
-from deltacell.models.pair_cell.model import PairCell
 from deltacell.screen import Batch
 from deltacell.train.devices import device_named
 from deltacell.train.task import Task
@@ -112,13 +110,13 @@ class Learner(NamedTuple):
 
 def _cases(cell: Cell) -> Mapping[str, Callable[[], Learner]]:
     """Return what makes the model and the loss of each case."""
-    hetero = partial(HeteroCell, cell, largest=3)
+    hetero = partial(network, "hetero_cell", cell)
     late = partial(hetero, propagation="late", mutant_layers=1)
     lambdas = dict.fromkeys(cell.relations, 0.5)
-    dango = partial(Dango, cell, list(lambdas), lambdas, largest=3)
+    dango = partial(network, "dango", cell, relations=list(lambdas), lambdas=lambdas)
     return {
         "dango": lambda: Learner(dango(), DangoLoss()),
-        "pair_cell": lambda: Learner(PairCell(cell), LogCosh()),
+        "pair_cell": lambda: Learner(network("pair_cell", cell), LogCosh()),
         "shared": lambda: Learner(hetero(propagation="shared"), LogCosh()),
         "delta": lambda: Learner(hetero(propagation="delta"), LogCosh()),
         "late": lambda: Learner(late(), LogCosh()),

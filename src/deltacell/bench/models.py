@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import math
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -18,17 +16,13 @@ import torch
 
 from deltacell.base.checks import check_choice
 from deltacell.base.files import JsonObject
-from deltacell.bench import process
+from deltacell.bench import process, subjects
 from deltacell.cell import Cell
-from deltacell.models.dango.model import Dango
-from deltacell.models.dango.reconstruction import dense_loss
-from deltacell.models.hyper_sagnn import OthersAttention
 from deltacell.models.losses import DangoLoss
 from deltacell.profile.phase_rows import PHASES, PhaseSummary, read_phases
 from deltacell.profile.phases import PhaseTimer
 from deltacell.profile.record import PHASES as PHASES_FOLDER
 from deltacell.profile.record import read_run
-from deltacell.propagate import SparseMatrix
 from deltacell.ranking.ensemble import scorer_of_predictors
 from deltacell.ranking.gene_sets import Combinations
 from deltacell.ranking.kept import Kept
@@ -187,7 +181,7 @@ def predict(quick: bool = False, repeats: int = 3) -> JsonObject:
         process.progress(model, number, len(LOOPS))
         settings = {"model": model, "quick": quick, "repeats": repeats}
         rows += process.in_own_process(measure_ranking, **settings)["rows"]
-    dango = {row["variant"]: row for row in rows if row["model"] == "dango"}
+    dango = {row["variant"]: row for row in rows if row["model"] == REFERENCE}
     measured = {
         "dango_ranked_sets_per_s": dango["ranked"]["sets_per_s"],
         "dango_ranked_over_loop": dango["ranked"]["times_the_loop"],
@@ -220,23 +214,12 @@ def measure_ranking(*, model: str, quick: bool, repeats: int) -> JsonObject:
 def shaped(predictor: TrainedPredictor, betas: tuple[float, ...]) -> TrainedPredictor:
     """Return a copy of DANGO whose attention differs between genes, as after a training.
 
-    Each layer has a beta; its queries and keys are scaled until the logits of the first 512 genes
-    have standard deviation 1. Without betas the predictor is returned as it is.
+    Each layer has a beta. Without betas the predictor is returned as it is.
     """
     if not betas:
         return predictor
-    model = cast(Dango, copy.deepcopy(predictor.model))
-    with torch.no_grad():
-        genes = model.encode(predictor.cell).genes[:512]
-        for part, beta in zip(model.hyper_sagnn.sets.attention, betas, strict=True):
-            layer = cast(OthersAttention, part)
-            layer.beta.fill_(beta)
-            parts = layer.query_key_value(genes).unflatten(-1, (3, layer.heads, -1))
-            query = parts.select(-3, 0)
-            key = parts.select(-3, 1)
-            logits = torch.einsum("ihx,jhx->hij", query, key) / math.sqrt(query.shape[-1])
-            for weights in (layer.query_key_value.weight, layer.query_key_value.bias):
-                weights[: genes.shape[1]] /= logits.std(-1).mean()
+    network = cast(subjects.ReconstructingNetwork, predictor.model)
+    model = network.with_spread_attention(predictor.cell, betas)
     return replace(predictor, model=model.eval())
 
 
@@ -319,11 +302,9 @@ def measure_dango(*, variant: str, cell: str, batch: int, steps: int) -> JsonObj
     genotypes = process.random_genotypes(wild_type, batch)
     torch.manual_seed(0)
     targets = 0.05 * torch.randn(batch)
-    model = Dango(wild_type)
+    model = subjects.network(REFERENCE, wild_type)
     if variant == "dense":
-        matrices = [SparseMatrix.of(wild_type.relation(name)) for name in model.relations]
-        adjacency = {m: m.csr(device="cpu", dtype=torch.float32).to_dense() for m in matrices}
-        model.reconstruction.loss = lambda z, w, b, m, x: dense_loss(z, w, b, adjacency[m], x)
+        model = cast(subjects.ReconstructingNetwork, model).with_dense_loss(wild_type)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=1e-6)
     criterion = DangoLoss()
     memory = process.PeakMemory()

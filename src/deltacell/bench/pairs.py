@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 from deltacell.base.files import JsonObject
-from deltacell.bench import process
+from deltacell.bench import process, subjects
 from deltacell.models.fitted.gene_sets import GeneOrder
-from deltacell.models.fitted.predictor import Part
-from deltacell.models.pairs import Known, Measured, PairColumns, PairTrees
 from deltacell.models.scoring import genotypes_of
 from deltacell.ranking.gene_sets import AllPairs
 from deltacell.train.config import Config, DataConfig
 from deltacell.train.data import draw_zeros, load_data
+
+ZEROS = 1.0  # drawn per listed pair, as by default
 
 
 def run(
@@ -38,21 +39,18 @@ def measure(folder: Path | None, screen: str | None, quick: bool) -> JsonObject:
         where = {"synthetic": "demo", "synthetic_genotypes": 1000 if quick else None}
     config = Config(data=DataConfig(**where, screen_genes_only=True, merge="mean"))
     data = load_data(config)
-    trees = PairTrees(rounds=10 if quick else 400)
+    rounds = 10 if quick else 400
+    trees = subjects.fitted("pair_trees", data.cell, rounds=rounds)
     training = data.part(data.split.train)
     validation = data.part(data.split.validation)
-    zeros = draw_zeros(data, trees.zeros, config.split.seed)
+    zeros = draw_zeros(data, ZEROS, config.split.seed)
     genes = GeneOrder(data.cell.genes).gene[: 64 if quick else None]
-    pairs = AllPairs(genes, sets_per_piece=PairTrees.sets_per_block)
+    pairs = AllPairs(genes, sets_per_piece=trees.sets_per_block)
 
     def make_columns() -> None:
         """Compute the columns of every pair of the screen."""
-        order = GeneOrder(data.cell.genes)
-        sets = order.sets(data.screen.genotypes)
-        part = Part(sets, data.screen.column("score").astype(np.float64))
-        columns = PairColumns(data.cell, order, int(sets.sizes.max()))
-        sums = columns.sums(Measured.of(part, len(order)), sets)
-        columns(Known.of(part, len(order), 3.0), sets, sums)
+        scores = data.screen.column("score").astype(np.float64)
+        cast(subjects.ReadsColumns, trees).table_of(data.cell, data.screen.genotypes, scores)
 
     def train() -> None:
         """Fit the trees on the training part."""

@@ -10,7 +10,7 @@ from functools import partial
 from inspect import signature
 from pathlib import Path
 from timeit import repeat
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -18,10 +18,10 @@ from torch.nn import functional
 
 from deltacell.base.arrays import Ints
 from deltacell.base.files import JsonObject
-from deltacell.bench import process
+from deltacell.bench import process, subjects
 from deltacell.bench.process import random_genotypes
 from deltacell.cell import Cell, Relation
-from deltacell.models.hetero_cell.model import HeteroCell
+from deltacell.models.interface import Model
 from deltacell.propagate import NAMES, STRATEGIES, Auto, Deleted, strategy
 from deltacell.propagate.hop import sizes_of
 from deltacell.propagate.reference import StoredArrays
@@ -158,10 +158,12 @@ class Bench:
         self.max_bytes = max_bytes
         torch.manual_seed(0)
         options: JsonObject = {"hidden": hidden, "output": "global", "z_norm": "none"}
-        self.model = HeteroCell(cell, layers=layers, mutant_layers=mutant_layers, **options)
+        options |= {"layers": layers, "mutant_layers": mutant_layers}
+        self.model = subjects.network("hetero_cell", cell, largest=deleted, **options)
+        self.propagating = cast(subjects.PropagatingNetwork, self.model)
         with torch.no_grad():
             # z is about 1/n of a gene's vector, so scores would hardly differ beyond rounding.
-            self.model.global_head.inner.weight.mul_(cell.n_genes)
+            self.model.get_parameter("global_head.inner.weight").mul_(cell.n_genes)
         self.genotypes = random_genotypes(cell, batch, deleted)
         self.targets = torch.randn(batch)
         self._stores = tempfile.TemporaryDirectory()
@@ -178,12 +180,14 @@ class Bench:
             options["max_bytes"] = self.max_bytes
         way = strategy(name, **options)
         if isinstance(way, StoredArrays):
-            way.fill(self.model.mutant_shapes(self.cell), Deleted.of(self.cell, self.genotypes))
+            way.fill(
+                self.propagating.mutant_shapes(self.cell), Deleted.of(self.cell, self.genotypes)
+            )
         return way, self.genotypes
 
     def step(self, way: AnyStrategy | Auto, genotypes: Genotypes) -> MeasuredStep:
         """Run the batch, or the wild type alone if there are no genotypes."""
-        self.model.propagation = way
+        self.propagating.propagation = way
         self.model.zero_grad()
         began = time.perf_counter()
         prepared = self.model.prepare(self.cell, genotypes)
@@ -236,7 +240,7 @@ def ratios_of(rows: Sequence[JsonObject]) -> JsonObject:
     return {**ratios, "best_times_roofline": best["times_roofline"]}
 
 
-def roofline(model: HeteroCell, cell: Cell, *, repeats: int = 5) -> JsonObject:
+def roofline(model: Model, cell: Cell, *, repeats: int = 5) -> JsonObject:
     """Return a lower bound on the time of a whole mutant, forward and backward, and its terms.
 
     ``s_per_genotype = flop / gemm_flop_per_s + entries * hidden / csr_entries_hidden_per_s``: the
@@ -252,12 +256,12 @@ def roofline(model: HeteroCell, cell: Cell, *, repeats: int = 5) -> JsonObject:
         """Return the number of weights in matrices."""
         return sum(p.numel() for p in parameters if p.dim() > 1)
 
-    hops = model.hops(cell)
-    hidden = model.encoder.embedding.shape[1]
+    hops = cast(subjects.PropagatingNetwork, model).hops(cell)
+    hidden = model.get_parameter("encoder.embedding").shape[1]
     sizes = sizes_of(hop.shape for hop in hops)
     matrices = [a.matrix for hop in hops for a in hop.aggregates]
     products = sum(sizes[hop.target] * weights(hop.parameters) for hop in hops)
-    products += cell.n_genes * weights(model.pooling.parameters())
+    products += cell.n_genes * weights(model.get_submodule("pooling").parameters())
     # A product and its two gradients have two FLOP per term each.
     flop = 6 * products
     entries = 2 * sum(m.n_entries for m in matrices)

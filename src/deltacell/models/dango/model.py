@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +16,10 @@ from deltacell.models.base import check_cell, checked_relations, named_range
 from deltacell.models.dango.config import STRING_LAMBDAS, STRING_RELATIONS
 from deltacell.models.dango.gates import DangoGates
 from deltacell.models.dango.layers import SAGE, MetaEmbedding
-from deltacell.models.dango.reconstruction import Reconstruction
+from deltacell.models.dango.reconstruction import Reconstruction, dense_loss
 from deltacell.models.dango.scorer import DangoScorer
 from deltacell.models.gene_vectors import FeatureEncoder
-from deltacell.models.hyper_sagnn import HyperSAGNN
+from deltacell.models.hyper_sagnn import HyperSAGNN, OthersAttention
 from deltacell.models.interface import (
     GatedScore,
     Model,
@@ -144,6 +145,37 @@ class Dango(Model):
 
     def _in_double_precision(self) -> Dango:
         return copy.deepcopy(self).double().eval().requires_grad_(False)
+
+    def with_dense_loss(self, cell: Cell) -> Dango:
+        """Return a copy that forms every genes x genes reconstruction, as the published form does.
+
+        It is a reference for the closed form. The dense adjacencies are made here.
+        """
+        matrices = [SparseMatrix.of(cell.relation(name)) for name in self.relations]
+        dense = {m: m.csr(device="cpu", dtype=torch.float32).to_dense() for m in matrices}
+        model = copy.deepcopy(self)
+        model.reconstruction.loss = lambda z, w, b, m, x: dense_loss(z, w, b, dense[m], x)
+        return model
+
+    def with_spread_attention(self, cell: Cell, betas: Sequence[float]) -> Dango:
+        """Return a copy whose attention differs between genes, as after a training.
+
+        Each layer has a beta; its queries and keys are scaled until the logits of the first 512
+        genes have standard deviation 1. The attention of initial weights is nearly uniform.
+        """
+        model = copy.deepcopy(self)
+        with torch.no_grad():
+            genes = model.encode(cell).genes[:512]
+            for part, beta in zip(model.hyper_sagnn.sets.attention, betas, strict=True):
+                layer = cast(OthersAttention, part)
+                layer.beta.fill_(beta)
+                parts = layer.query_key_value(genes).unflatten(-1, (3, layer.heads, -1))
+                query = parts.select(-3, 0)
+                key = parts.select(-3, 1)
+                logits = torch.einsum("ihx,jhx->hij", query, key) / math.sqrt(query.shape[-1])
+                for weights in (layer.query_key_value.weight, layer.query_key_value.bias):
+                    weights[: genes.shape[1]] /= logits.std(-1).mean()
+        return model
 
     def compile_parts(self, **options: Any) -> None:
         """Compile the parts that work gene by gene or set by set, without the sparse products."""
