@@ -20,6 +20,7 @@ import pytest
 import torch
 from scipy.optimize import lsq_linear
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
 
 from deltacell.base import files
 from deltacell.base.errors import DeltacellError, InputError, MissingExtraError, need
@@ -36,13 +37,14 @@ from deltacell.train.callbacks.base import EpochResult
 from deltacell.train.callbacks.loggers import LoggerCallback
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compare_modes import run_modes
-from deltacell.train.config import LoggersConfig
+from deltacell.train.config import Config, LoggersConfig
 from deltacell.train.config.compose import compose
 from deltacell.train.data import load_data
 from deltacell.train.loaded_runs import labels_of, load_run, load_runs
 from deltacell.train.loop import Loop
 from deltacell.train.position import Position
 from deltacell.train.predictor import TrainedPredictor, build_fitted, build_model
+from deltacell.train.profiled_functions import function_named
 from deltacell.train.run import train
 from deltacell.train.run_config import resumed_config, write_config
 from deltacell.train.run_directory import metrics_of
@@ -339,9 +341,18 @@ ROW = {"epoch": 2, "step": 10, "lr": 0.1, "train_loss": 0.5, "validation_mse": m
 VALUES = {"lr": 0.1, "train/loss": 0.5}
 
 
+COUNTS = {"parameters": 12, "parameters.inner": 9, "parameters.outer": 3}
+
+
+def compose_with(loggers):
+    return replace(Config(), loggers=loggers)
+
+
 def log_epoch(config, folder):
     """Log one row at step 10."""
-    logger = LoggerCallback(config, folder, NoTimer())
+    logger = LoggerCallback(compose_with(config), folder, NoTimer())
+    model = nn.ModuleDict({"inner": nn.Linear(2, 3), "outer": nn.Linear(3, 1, bias=False)})
+    logger.before_training(SimpleNamespace(task=SimpleNamespace(model=model)))
     logger.after_epoch(SimpleNamespace(position=Position(step=10)), EpochResult(ROW))
     logger.close()
 
@@ -373,12 +384,19 @@ def test_services_are_told_offline_and_named_if_missing(name, tmp_path, monkeypa
         began = service.init.call_args.kwargs
         assert (began["mode"], began["project"], began["id"]) == ("offline", "yeast", tmp_path.name)
         assert began["resume"] == "allow"
+        told = service.init().config.update.call_args.args[0]
+        assert COUNTS.items() <= told.items()
+        assert told["data.batch_size"] == 64
         service.init().log.assert_called_once_with(VALUES, step=10)
         service.init().finish.assert_called_once_with()
     else:
         where = (tmp_path / "mlflow").absolute().as_uri()
         service.set_tracking_uri.assert_called_once_with(where)
         service.set_experiment.assert_called_once_with("yeast")
+        told = {}
+        for call in service.log_params.call_args_list:
+            told |= call.args[0]
+        assert {key: str(count) for key, count in COUNTS.items()}.items() <= told.items()
         service.log_metrics.assert_called_once_with(VALUES, step=10)
         service.end_run.assert_called_once_with()
 
@@ -420,3 +438,20 @@ def test_modes_leave_no_folder_behind_nor_that_of_a_killed_process(monkeypatch, 
     with pytest.raises(KeyboardInterrupt):
         run_modes(["experiment=demo"])
     assert list(tmp_path.iterdir()) == [other]
+
+
+def test_functions_to_profile_are_found_by_name():
+    assert function_named("deltacell.train.task:Task.forward") is Task.forward
+    assert function_named("deltacell.train.data:load_data") is load_data
+    for name in ("deltacell.train.task", "nowhere:f", "math:sin", "deltacell.train.task:Task", ":"):
+        with pytest.raises(InputError) as error:
+            function_named(name)
+        assert error.value.code == "unknown-function"
+
+
+def test_functions_are_profiled_by_lines_only(small):
+    words = ("profiler.functions=['deltacell.train.task:Task.prepare']",)
+    with pytest.raises(InputError) as error:
+        small(*words)
+    assert error.value.code == "conflicting-settings"
+    small(*words, "profiler.kind=lines")

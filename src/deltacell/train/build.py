@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -30,6 +31,7 @@ from deltacell.train.loaders import Loaders, build_loaders
 from deltacell.train.loop import Loop
 from deltacell.train.mode import MODES, Mode
 from deltacell.train.predictor import build_model
+from deltacell.train.profiled_functions import function_named
 from deltacell.train.rendering import Rendering
 from deltacell.train.run_config import meaning
 from deltacell.train.run_directory import RunDirectory
@@ -162,7 +164,7 @@ def build_loop(
         callbacks.append(checkpoints)
     if directory is not None:
         callbacks += _shown(training, rendering)
-        callbacks.append(LoggerCallback(config.loggers, training.path, timer))
+        callbacks.append(LoggerCallback(config, training.path, timer))
     callbacks.append(training.capture)
     step = OptimizerStep(
         training.mode,
@@ -251,6 +253,9 @@ def _profilers(
         )
         profilers.append(capture)
     if settings.kind is not None:
-        functions = (Task.forward, Task.prepare, type(model).forward, OptimizerStep.__call__)
+        functions: list[Callable[..., Any]]
+        functions = [Task.forward, Task.prepare, type(model).forward, OptimizerStep.__call__]
+        if settings.functions:
+            functions = [function_named(name) for name in settings.functions]
         profilers.append(HostProfiler(settings.kind, folder, fabric.global_rank, functions))
     return profilers

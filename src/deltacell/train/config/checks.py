@@ -121,6 +121,8 @@ def _conflicts_of_training(config: Config) -> Iterator[Conflict]:
         yield Conflict(
             f"profiler.with_stack and profiler.kind={profiler.kind} both hook into Python",
         )
+    if profiler.functions and profiler.kind != "lines":
+        yield Conflict("profiler.functions is for profiler.kind=lines")
     mode = MODES[config.mode]
     if config.model.trained_by == "fit" and (config.ranks > 1 or not mode.fits_in_one_call):
         yield Conflict(

@@ -135,6 +135,7 @@ class ProfilerConfig:
     profile_memory: bool = False
     with_stack: bool = False
     kind: Annotated[str, one_of("cprofile lines memory")] | None = None
+    functions: list[str] = field(default_factory=list)
 
 
 @dataclass
