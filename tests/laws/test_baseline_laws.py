@@ -80,7 +80,7 @@ def test_save_then_load_is_the_identity(name, seed, tmp_path_factory):
     rng, cell, sets, targets = problem(seed)
     model = fitted(name, cell, sets, targets)
     file = tmp_path_factory.mktemp("state") / "state.ckpt"
-    write_checkpoint(file, model.state_dict(), step=1, epoch=1, metric=None)
+    write_checkpoint(file, model.state_dict(), step=1, epoch=1, metrics={})
     state = read_checkpoint(file)["state"]
     other_cell, other_sets = renumbered(rng, cell, sets)
     for there, asked in ((cell, sets), (other_cell, other_sets)):

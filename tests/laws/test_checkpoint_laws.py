@@ -60,7 +60,7 @@ def test_the_last_few_and_the_best_are_kept(tmp_path_factory, metrics, keep, reo
     for step, metric in enumerate(metrics):
         if reopened:
             checkpoints = Checkpoints(folder, keep)
-        checkpoints.save({"step": step}, step=step, epoch=0, metric=metric)
+        checkpoints.save({"step": step}, step=step, epoch=0, metrics={"pearson": metric})
     measured = [
         (-metric, step)
         for step, metric in enumerate(metrics)

@@ -264,7 +264,7 @@ def test_trees_save_and_load_to_the_last_bit(seed, two_parts, tmp_path_factory):
         seed=1,
     )
     path = tmp_path_factory.mktemp("trees") / "state.pt"
-    write_checkpoint(path, model.state_dict(), step=1, epoch=1, metric=None)
+    write_checkpoint(path, model.state_dict(), step=1, epoch=1, metrics={})
     again.load_state_dict(cell, read_checkpoint(path)["state"])
     one, other = model(cell, sets), again(cell, sets)
     for name in ("score", "hit", "given_hit")[: 3 if two_parts else 1]:

@@ -37,7 +37,7 @@ class TestAFile:
     @pytest.fixture
     def file(self, tmp_path):
         file = tmp_path / "a.ckpt"
-        write_checkpoint(file, STATE, step=8, epoch=1, metric=0.5)
+        write_checkpoint(file, STATE, step=8, epoch=1, metrics={"pearson": 0.5})
         read = read_checkpoint(file)
         assert (read["step"], read["epoch"], read["metric"]) == (8, 1, 0.5)
         return file
@@ -52,7 +52,7 @@ class TestAFile:
     )
     def test_a_value_that_cannot_be_saved_is_refused_with_its_key(self, tmp_path, value, refused):
         state = {"loop": {"rows": [0, {"x": value}]}}
-        given = {"step": 1, "epoch": 0, "metric": None}
+        given = {"step": 1, "epoch": 0, "metrics": {}}
         error = refused("not-plain", write_checkpoint, tmp_path / "a", state, **given)
         assert error.fields["key"] == "loop.rows[1].x"
 
@@ -121,27 +121,28 @@ def saved(folder):
     """Steps 10 (the best), 20 and 30."""
     checkpoints = Checkpoints(folder)
     for step, metric in ((10, 0.9), (20, 0.1), (30, 0.2)):
-        checkpoints.save(state(step), step=step, epoch=step // 10, metric=metric)
+        checkpoints.save(state(step), step=step, epoch=step // 10, metrics={"pearson": metric})
     return checkpoints
 
 
 class TestSavingAndLoading:
     def test_the_record_has_step_file_and_value_of_the_last_and_the_best(self, saved, folder):
-        saved.save(state(40), step=40, epoch=4, metric=np.float32(0.5))
+        saved.save(state(40), step=40, epoch=4, metrics={"pearson": np.float32(0.5)})
         common = {"metric": "validation_pearson"}
         assert saved.reached() == {
             "best": Reached(epoch=1, step=10, file="step-00000010.ckpt", value=0.9, **common),
             "last": Reached(epoch=4, step=40, file="step-00000040.ckpt", value=0.5, **common),
+            "best_by_others": (),
         }
         assert Checkpoints(folder).kept == saved.kept
-        saved.save(state(50), step=50, epoch=5, metric=math.nan)
+        saved.save(state(50), step=50, epoch=5, metrics={"pearson": math.nan})
         assert saved.reached()["last"].metric is None
         assert steps(saved) == [10, 40, 50]
 
     @pytest.mark.parametrize("second", [None, 0.3])
     def test_a_step_that_is_saved_again_when_it_is_validated(self, saved, folder, second):
         saved.save(state(40), step=40, epoch=4)
-        saved.save(state(40), step=40, epoch=4, metric=second)
+        saved.save(state(40), step=40, epoch=4, metrics={"pearson": second})
         assert steps(saved).count(40) == 1
         assert saved.last.value == second
         assert saved.best.value == 0.9
@@ -247,7 +248,7 @@ def prepared(folder, earlier):
     folder.parent.mkdir(exist_ok=True)
     checkpoints = Checkpoints(folder)
     for step in range(10, 10 * earlier + 1, 10):
-        checkpoints.save(state(step), step=step, epoch=0, metric=-float(step))
+        checkpoints.save(state(step), step=step, epoch=0, metrics={"pearson": -float(step)})
     return checkpoints
 
 
@@ -321,3 +322,23 @@ class TestFaults:
         # Never back to the one before, once the new one is the last.
         assert lasts == sorted(lasts, key=lambda last: last == new)
         assert set(lasts) == {before, new}
+
+
+def test_the_best_by_each_metric_is_kept_and_the_first_one_leads(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=1, best_by=("mse", "pearson"))
+    steps = {10: (0.9, 3.0), 20: (0.5, 1.0), 30: (0.7, 2.0), 40: (math.nan, math.nan)}
+    for step, (pearson, mse) in steps.items():
+        metrics = {"pearson": pearson, "mse": mse, "loss": 1.0}
+        checkpoints.save(state(step), step=step, epoch=step // 10, metrics=metrics)
+    for read in (checkpoints, Checkpoints(tmp_path)):
+        assert [checkpoint.step for checkpoint in read.kept] == [10, 20, 40]
+        assert read.best is not None
+        assert (read.best.step, read.best.metric, read.best.value) == (20, "validation_mse", 1.0)
+        found = {name: checkpoint.step for name, checkpoint in read.best_by_metric.items()}
+        assert found == {"mse": 20, "pearson": 10}
+        (other,) = read.reached()["best_by_others"]
+        assert (other.step, other.metric, other.value) == (10, "validation_pearson", 0.9)
+    with pytest.raises(StoreError):
+        checkpoints.load("best-loss")
+    assert checkpoints.load("best")["step"] == checkpoints.load("best-mse")["step"]
+    assert checkpoints.load("best-pearson")["step"] == 10

@@ -455,3 +455,19 @@ def test_functions_are_profiled_by_lines_only(small):
         small(*words)
     assert error.value.code == "conflicting-settings"
     small(*words, "profiler.kind=lines")
+
+
+def test_the_best_checkpoint_is_by_the_metric_of_the_config(small):
+    path = train(small("trainer.best=[loss,spearman]", "trainer.epochs=3", "trainer.keep=1")).path
+    record = read_run(path)
+    metrics = pl.read_csv(path / "metrics.csv")
+    assert record.best is not None
+    assert record.best.metric == "validation_loss"
+    assert record.best.value == pytest.approx(metrics["validation_loss"].min())
+    (other,) = record.best_by_others
+    assert other.metric == "validation_spearman"
+    assert other.value == pytest.approx(metrics["validation_spearman"].max())
+    for words in ("[]", "[loss,loss]", "[accuracy]"):
+        with pytest.raises(InputError) as error:
+            small(f"trainer.best={words}")
+        assert error.value.code == "conflicting-settings"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def train(
     overrides: Overrides = None,
     resume: Annotated[Path | None, option("Run directory to resume.")] = None,
-    from_: Annotated[str, option("Checkpoint: last, best or a file name.", "--from")] = "last",
+    from_: Annotated[str, option("Checkpoint: last, best, best-mse or a file.", "--from")] = "last",
     cfg: Annotated[str | None, option("With job: print the complete config and exit.")] = None,
     multirun: Annotated[
         bool,

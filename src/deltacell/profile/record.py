@@ -164,7 +164,8 @@ class RunRecord:
     propagation: dict[str, Any] | None = None
     model_facts: dict[str, Any] = field(default_factory=dict)  # other facts that a model recorded
     n_parameters: int | None = None
-    best: Reached | None = None
+    best: Reached | None = None  # by the first metric of ``trainer.best``
+    best_by_others: tuple[Reached, ...] = ()  # by the others
     last: Reached | None = None
     error: str | None = None
     target: Target | None = None  # None if targets were not standardised

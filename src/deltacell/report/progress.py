@@ -122,7 +122,11 @@ class TrainingEnd(Protocol):
 
     @property
     def best(self) -> float | None:
-        """The highest validation Pearson, if there was a validation."""
+        """The metric of the best checkpoint, if there was a validation."""
+
+    @property
+    def best_metric(self) -> str | None:
+        """The name of that metric, such as ``validation_pearson``."""
 
     @property
     def limits(self) -> str | None:
@@ -151,7 +155,8 @@ def outcome_lines(outcome: TrainingEnd, *, learned: bool, saved: bool) -> Iterat
             yield f"{action}: deltacell train --resume {outcome.path}"
         return
     best = outcome.best
-    metric = "" if best is None else f" (best validation Pearson {best:.3f})"
+    name = (outcome.best_metric or "").replace("_", " ").replace("pearson", "Pearson")
+    metric = "" if best is None else f" (best {name} {best:.3f})"
     yield f"Finished: {outcome.path}{metric}"
     if outcome.limits:
         yield outcome.limits

@@ -180,6 +180,7 @@ def build_loop(
         training.loaders.validation if training.mode.validates else None,
         every=config.trainer.validate_every,
         epochs=training.limits.epochs,
+        best_by=config.trainer.best[0],
     )
     return Loop(
         training.state,

@@ -27,8 +27,9 @@ import pickle
 import re
 import zipfile
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,9 @@ from deltacell.base.files import TEMPORARY, JsonObject, Lock, write_bytes
 from deltacell.profile.record import Reached
 
 SCHEMA_VERSION = 1
-METRIC = "validation_pearson"  # which chooses the best checkpoint
+PEARSON = "pearson"  # chooses the best checkpoint unless `trainer.best` names other metrics
+LOWER_IS_BETTER = frozenset({"loss", "mse"})
+BEST_OF = "best-"  # before a metric in the name of a checkpoint to load
 _NAME = re.compile(r"step-\d{8,}\.ckpt")
 _MARK = "deltacell_checkpoint"
 
@@ -48,8 +51,9 @@ _MARK = "deltacell_checkpoint"
 class Checkpoints:
     """The checkpoints of a run; one process at a time may save, any number may load.
 
-    The last `keep` checkpoints are kept, and the best. With the lock of the run, nothing is written
-    or deleted after another process has taken the run over.
+    The last `keep` checkpoints are kept, and the best by each metric of `best_by`, the first of
+    which chooses the best of all. With the lock of the run, nothing is written or deleted after
+    another process has taken the run over.
     """
 
     def __init__(
@@ -57,15 +61,22 @@ class Checkpoints:
         folder: str | os.PathLike[str],
         keep: int = 2,
         lock: Lock | None = None,
+        *,
+        best_by: Sequence[str] = (PEARSON,),
     ) -> None:
         self.folder = Path(folder)
         self.keep = keep
+        self.best_by = tuple(best_by)
         self.lock = lock
-        self._kept: tuple[Reached, ...] | None = None
+        self._kept: tuple[_MeasuredCheckpoint, ...] | None = None
 
     @property
     def kept(self) -> tuple[Reached, ...]:
         """All checkpoints by step; a damaged one raises, since it could be the best."""
+        return tuple(measured.reached for measured in self._measured)
+
+    @property
+    def _measured(self) -> tuple[_MeasuredCheckpoint, ...]:
         if self._kept is None:
             kept = []
             for file in self._files():
@@ -76,9 +87,7 @@ class Checkpoints:
                     if file.exists():
                         raise
                     continue
-                kept.append(
-                    _described(file.name, content["step"], content["epoch"], content["metric"]),
-                )
+                kept.append(_MeasuredCheckpoint.of(file.name, content))
             self._kept = tuple(kept)
         return self._kept
 
@@ -89,12 +98,23 @@ class Checkpoints:
 
     @property
     def best(self) -> Reached | None:
-        """The checkpoint with the highest metric, or the earliest of several."""
-        return _best(self.kept)
+        """The checkpoint that is best by the leading metric, or the earliest of several."""
+        by_metric = self.best_by_metric
+        return next(iter(by_metric.values()), None)
 
-    def reached(self) -> dict[str, Reached | None]:
+    @property
+    def best_by_metric(self) -> dict[str, Reached]:
+        """The best checkpoint by each metric, the leading one first, as the last one was saved."""
+        measured = self._measured
+        if not measured:
+            return {}
+        best = {name: _best(measured, name) for name in measured[-1].best_by}
+        return {name: one.reached_by(name) for name, one in best.items() if one is not None}
+
+    def reached(self) -> JsonObject:
         """Return the best and the last checkpoint, as the record of a run has them."""
-        return {"best": self.best, "last": self.last}
+        others = tuple(self.best_by_metric.values())[1:]
+        return {"best": self.best, "last": self.last, "best_by_others": others}
 
     def save(
         self,
@@ -102,23 +122,38 @@ class Checkpoints:
         *,
         step: int,
         epoch: int,
-        metric: float | None = None,
+        metrics: Mapping[str, float | None] | None = None,
     ) -> None:
-        """Save a state as the last checkpoint, and the best if its metric is highest."""
-        metric = float(metric) if metric is not None and math.isfinite(metric) else None
-        before = self.kept
+        """Save a state as the last checkpoint, and the best if one of its metrics is best.
+
+        `metrics` are those of the validation by name, such as `PEARSON`, if there was one.
+        """
+        finite = {
+            name: float(value)
+            for name, value in (metrics or {}).items()
+            if value is not None and math.isfinite(value)
+        }
+        before = self._measured
         file = self.folder / f"step-{step:08d}.ckpt"
         self._check_lock()
-        write_checkpoint(file, state, step=step, epoch=epoch, metric=metric)
-        saved = _described(file.name, step, epoch, metric)
-        candidates = [checkpoint for checkpoint in before if checkpoint.step != step]
-        candidates.append(saved)
-        latest = candidates[-self.keep :]
-        best = _best(candidates)
-        self._kept = tuple(
-            checkpoint for checkpoint in candidates if checkpoint in latest or checkpoint is best
+        header = write_checkpoint(
+            file,
+            state,
+            step=step,
+            epoch=epoch,
+            metrics=finite,
+            best_by=self.best_by,
         )
-        names = {checkpoint.file for checkpoint in self._kept}
+        saved = _MeasuredCheckpoint.of(file.name, header)
+        candidates = [checkpoint for checkpoint in before if checkpoint.reached.step != step]
+        candidates.append(saved)
+        wanted = {checkpoint.reached.file for checkpoint in candidates[-self.keep :]}
+        for name in self.best_by:
+            best = _best(candidates, name)
+            if best is not None:
+                wanted.add(best.reached.file)
+        self._kept = tuple(one for one in candidates if one.reached.file in wanted)
+        names = wanted
         self._check_lock()
         # The next save tries again to delete what remains.
         with suppress(OSError):
@@ -127,7 +162,7 @@ class Checkpoints:
                     old.unlink(missing_ok=True)
 
     def load(self, which: str = "last") -> JsonObject:
-        """Load the state ``last``, ``best`` or of a file name onto the CPU.
+        """Load the state ``last``, ``best``, ``best-mse`` or of a file name onto the CPU.
 
         Loading never executes code. If the file is damaged or missing, the error names an earlier
         checkpoint that is intact.
@@ -154,8 +189,11 @@ class Checkpoints:
     def _find(self, which: str) -> Path:
         files = self._files()
         named = {file.name: file for file in files} | {"last": files[-1] if files else None}
-        if which == "best" and self.best is not None:
-            named["best"] = self.folder / self.best.file
+        if which.startswith("best"):
+            by_metric = self.best_by_metric
+            named |= {f"{BEST_OF}{name}": self.folder / x.file for name, x in by_metric.items()}
+            if self.best is not None:
+                named["best"] = self.folder / self.best.file
         chosen = named.get(which)
         if chosen is None:
             names = ", ".join(file.name for file in files) or "none"
@@ -186,14 +224,46 @@ def _step(file: Path) -> int:
     return int(file.stem.removeprefix("step-"))
 
 
-def _described(file: str, step: int, epoch: int, value: float | None) -> Reached:
-    metric = None if value is None else METRIC
-    return Reached(epoch=epoch, step=step, file=file, metric=metric, value=value)
+@dataclass(frozen=True)
+class _MeasuredCheckpoint:
+    """A checkpoint with all metrics of its validation."""
+
+    reached: Reached
+    metrics: Mapping[str, float]
+    best_by: tuple[str, ...]  # the metrics by which the run keeps the best
+
+    @classmethod
+    def of(cls, file: str, header: Mapping[str, Any]) -> _MeasuredCheckpoint:
+        """Return the checkpoint of a file with a header; earlier ones had one metric."""
+        metric = header["metric"]
+        earlier = {} if metric is None else {PEARSON: metric}
+        best_by = tuple(header.get("best_by", (PEARSON,)))
+        reached = Reached(epoch=header["epoch"], step=header["step"], file=file)
+        measured = cls(reached, header.get("metrics", earlier), best_by)
+        return replace(measured, reached=measured.reached_by(best_by[0]))
+
+    def reached_by(self, name: str) -> Reached:
+        """Return the checkpoint with its value of a metric, if it has one."""
+        if name not in self.metrics:
+            return replace(self.reached, metric=None, value=None)
+        return replace(self.reached, metric=f"validation_{name}", value=self.metrics[name])
 
 
-def _best(checkpoints: Iterable[Reached]) -> Reached | None:
-    measured = [checkpoint for checkpoint in checkpoints if checkpoint.value is not None]
-    return max(measured, key=lambda checkpoint: checkpoint.value or 0.0, default=None)
+def validation_metrics(row: Mapping[str, float | None]) -> dict[str, float]:
+    """Return the metrics of the validation in a row of ``metrics.csv``, by name."""
+    prefix = "validation_"
+    values = {name.removeprefix(prefix): x for name, x in row.items() if name.startswith(prefix)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def score_of(metrics: Mapping[str, float], name: str) -> float:
+    """Return a metric so that the highest value is best."""
+    return -metrics[name] if name in LOWER_IS_BETTER else metrics[name]
+
+
+def _best(checkpoints: Iterable[_MeasuredCheckpoint], name: str) -> _MeasuredCheckpoint | None:
+    measured = [checkpoint for checkpoint in checkpoints if name in checkpoint.metrics]
+    return max(measured, key=lambda one: score_of(one.metrics, name), default=None)
 
 
 def write_checkpoint(
@@ -202,15 +272,24 @@ def write_checkpoint(
     *,
     step: int,
     epoch: int,
-    metric: float | None,
-) -> None:
-    """Write a checkpoint; whatever happens, the file at its path is complete."""
-    header = {_MARK: SCHEMA_VERSION, "step": step, "epoch": epoch, "metric": metric}
+    metrics: Mapping[str, float],
+    best_by: Sequence[str] = (PEARSON,),
+) -> dict[str, Any]:
+    """Write a checkpoint and return its header; the file at its path is always complete."""
+    header = {
+        _MARK: SCHEMA_VERSION,
+        "step": step,
+        "epoch": epoch,
+        "metric": metrics.get(best_by[0]),
+        "metrics": dict(metrics),
+        "best_by": list(best_by),
+    }
     # Serialised in memory, because PyTorch would report a full disk as another error.
     buffer = io.BytesIO()
     torch.save({**header, "state": plain_state(state)}, buffer)
     # Not `getbuffer`: a view in the traceback of a failed write would outlive the buffer.
     write_bytes(path, buffer.getvalue(), what=f"the checkpoint of step {step}")
+    return header
 
 
 def read_checkpoint(path: Path) -> JsonObject:

@@ -18,6 +18,7 @@ from deltacell.profile.fit_phases import FitTimer, write_fit_phases
 from deltacell.profile.limits import limits_of_fit
 from deltacell.profile.record import PHASES, Status
 from deltacell.profile.refitted import Refitted
+from deltacell.train.checkpoints import validation_metrics
 from deltacell.train.config import Config
 from deltacell.train.data import TrainingData, draw_zeros
 from deltacell.train.devices import set_threads
@@ -173,11 +174,11 @@ def _save(
         MEANING: meaning(run.config, run.data, run.path),
     }
     with timer.phase("checkpoint"):
-        directory.checkpoints(run.config.trainer.keep).save(
+        directory.checkpoints(run.config.trainer).save(
             state,
             step=len(rows),
             epoch=len(rows),
-            metric=rows[-1].get("validation_pearson"),
+            metrics=validation_metrics(rows[-1]),
         )
 
 

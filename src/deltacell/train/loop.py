@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from deltacell.profile.phases import PhaseTimer
 from deltacell.train.callbacks.base import Callbacks, EpochResult
+from deltacell.train.checkpoints import score_of
 from deltacell.train.communication import StopRequests
 from deltacell.train.limits import Limits
 from deltacell.train.loaders import Loaders
@@ -100,7 +101,7 @@ class Loop:
         metrics = validation.metrics()
         for name, value in metrics.items():
             row[f"validation_{name}"] = value
-        return EpochResult(row, validation, metrics["pearson"])
+        return EpochResult(row, validation, score_of(metrics, self.validator.best_by))
 
     def _end_row(self, kind: str, n_computed: int = 0, epoch: int | None = None) -> None:
         """End a row of the phase timer, which begins the next one."""

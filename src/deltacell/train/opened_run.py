@@ -43,7 +43,7 @@ class OpenedRun:
     def checkpoints(self) -> Checkpoints:
         """Return the checkpoints of the run, which only the first rank changes."""
         if self.directory is not None:
-            return self.directory.checkpoints(self.config.trainer.keep)
+            return self.directory.checkpoints(self.config.trainer)
         return Checkpoints(self.path / CHECKPOINTS, self.config.trainer.keep)
 
     def begin(

@@ -22,9 +22,15 @@ class Outcome:
 
     @property
     def best(self) -> float | None:
-        """The highest validation Pearson, if there was a validation."""
+        """The metric of the best checkpoint, if there was a validation."""
         best = read_run(self.path).best
         return None if best is None else best.value
+
+    @property
+    def best_metric(self) -> str | None:
+        """The name of that metric, such as ``validation_pearson``."""
+        best = read_run(self.path).best
+        return None if best is None else best.metric
 
     @property
     def limits(self) -> str | None:

@@ -10,9 +10,10 @@ from pathlib import Path
 from deltacell.base.errors import InputError
 from deltacell.base.text import Progress
 from deltacell.models.fitted.predictor import FittedPredictor
-from deltacell.profile.record import RUN_FILE, Status, read_run
+from deltacell.profile.record import RUN_FILE, RunRecord, Status, read_run
 from deltacell.profile.refitted import Refitted
 from deltacell.train.accuracy import accuracy_of
+from deltacell.train.checkpoints import PEARSON
 from deltacell.train.data import with_everything
 from deltacell.train.fit import fit_predictor
 from deltacell.train.loaded_runs import LoadedRun
@@ -73,10 +74,16 @@ def _refitted(run: LoadedRun, path: Path) -> Refitted:
         run=os.path.relpath(record.path.resolve(), path.resolve()),
         started=record.started,
         measurements=len(with_everything(run.data).split.train),
-        validation_pearson=None if record.best is None else record.best.value,
+        validation_pearson=_pearson_of(record),
         chosen=predictor.chosen(),
         accuracy=accuracy_of(run),
     )
+
+
+def _pearson_of(record: RunRecord) -> float | None:
+    """Return the validation Pearson of the best checkpoint, if it was chosen by that."""
+    best = record.best
+    return best.value if best is not None and best.metric == f"validation_{PEARSON}" else None
 
 
 def _check_is_free(path: Path, refitted: Refitted) -> None:

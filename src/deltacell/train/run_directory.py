@@ -40,7 +40,7 @@ from deltacell.profile.refitted import Refitted
 from deltacell.screen import Split
 from deltacell.storage import new_directory
 from deltacell.train.checkpoints import Checkpoints
-from deltacell.train.config import Config
+from deltacell.train.config import Config, TrainerConfig
 from deltacell.train.places import Change
 from deltacell.train.run_config import write_config
 
@@ -180,9 +180,16 @@ class RunDirectory:
     running: bool
     lock: Lock
 
-    def checkpoints(self, keep: int = 2) -> Checkpoints:
+    def checkpoints(self, trainer: TrainerConfig | None = None) -> Checkpoints:
         """Return the checkpoints of the run, which this process may change."""
-        return Checkpoints(self.path / CHECKPOINTS, keep, self.lock)
+        if trainer is None:
+            return Checkpoints(self.path / CHECKPOINTS, lock=self.lock)
+        return Checkpoints(
+            self.path / CHECKPOINTS,
+            trainer.keep,
+            self.lock,
+            best_by=trainer.best,
+        )
 
     def update(self, **changes: Any) -> None:
         """Change fields of the record, on disk and in memory."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 from deltacell.screen import Loader
+from deltacell.train.checkpoints import PEARSON
 from deltacell.train.state import TrainingState
 from deltacell.train.task import Validation
 
@@ -15,8 +16,16 @@ class Validator:
     The moving average of the weights is validated in place of the weights, if there is one.
     """
 
-    def __init__(self, loader: Loader | None, *, every: int, epochs: int) -> None:
+    def __init__(
+        self,
+        loader: Loader | None,
+        *,
+        every: int,
+        epochs: int,
+        best_by: str = PEARSON,
+    ) -> None:
         self.loader = loader
+        self.best_by = best_by  # the metric that early stopping and the schedule watch
         self.every = every
         self.epochs = epochs
 

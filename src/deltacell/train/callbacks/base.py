@@ -18,7 +18,7 @@ class EpochResult:
 
     row: Row
     validation: Validation | None = None  # None if the epoch had none
-    metric: float | None = None  # of the validation; the highest is best
+    metric: float | None = None  # of the validation, by `trainer.best`; the highest is best
 
 
 class Callback:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from deltacell.profile.phases import PhaseTimer
 from deltacell.train.callbacks.base import Callback, EpochResult
 from deltacell.train.callbacks.phases import PhaseCallback
-from deltacell.train.checkpoints import Checkpoints
+from deltacell.train.checkpoints import Checkpoints, validation_metrics
 from deltacell.train.communication import StepRequest, StopRequests
 from deltacell.train.config import TrainerConfig
 from deltacell.train.finite import FiniteGuard
@@ -41,7 +42,7 @@ class CheckpointCallback(Callback):
         self.directory = directory
         self.checkpoints: Checkpoints | None = None
         if directory is not None:
-            self.checkpoints = directory.checkpoints(config.keep)
+            self.checkpoints = directory.checkpoints(config)
         self.meaning = meaning
         self.guard = guard
         self.throughput = throughput
@@ -70,13 +71,13 @@ class CheckpointCallback(Callback):
             self.save(state)
 
     def after_epoch(self, state: TrainingState, result: EpochResult) -> None:
-        """Write the metrics, and save with the metric of the validation."""
+        """Write the metrics, and save with those of the validation."""
         self.timer.switch("checkpoint")
         if self.directory is not None:
             self.directory.write_metrics(state.rows)
-        self.save(state, result.metric)
+        self.save(state, validation_metrics(result.row))
 
-    def save(self, state: TrainingState, metric: float | None = None) -> None:
+    def save(self, state: TrainingState, metrics: Mapping[str, float] | None = None) -> None:
         """Save the state, unless a loss or a weight is not finite; all ranks have to call this."""
         with self.timer.phase("checkpoint"):
             position = state.position
@@ -90,7 +91,7 @@ class CheckpointCallback(Callback):
                     content,
                     step=position.step,
                     epoch=position.epoch,
-                    metric=metric,
+                    metrics=metrics,
                 )
                 self.directory.update(**self.checkpoints.reached())
             self.phases.flush()

@@ -41,6 +41,8 @@ def sentence(result: TriedComparison) -> str:
             f" ({ratio_text(ratios[1])}, {interval})."
         )
     took = f"{slow} takes {ratio_text(ratios[1])} as long per sample as {fast} ({interval})"
+    if result.cause is None and result.missing:
+        return f"{took}; the time did not suffice to try why, which a larger --minutes does."
     if result.cause is None:
         return f"{took}, and no trial tells why."
     return f"{took}: {_cause_clause(result, result.cause)}."

@@ -49,6 +49,9 @@ def _check_values(prefix: str, part: Config | ModelConfig | LossConfig) -> None:
         raise InputError(message, code="out-of-range", key=key) from None
 
 
+_METRICS = frozenset({"pearson", "spearman", "mse", "loss"})  # of a validation
+
+
 @dataclass(frozen=True)
 class Conflict:
     """Why the values of a config cannot be used together, or a single one not at all."""
@@ -116,6 +119,10 @@ def _conflicts_of_training(config: Config) -> Iterator[Conflict]:
     initial = config.optimizer.lr
     if lowest > initial:
         yield Conflict(f"schedule.min_lr={lowest:g} is above optimizer.lr={initial:g}")
+    best_by = config.trainer.best
+    if not best_by or len(set(best_by)) < len(best_by) or not set(best_by) <= _METRICS:
+        expected = ", ".join(sorted(_METRICS))
+        yield Conflict(f"trainer.best is {best_by}; expected different ones of {expected}")
     profiler = config.profiler
     if profiler.kind and profiler.trace and profiler.with_stack:
         yield Conflict(

@@ -108,6 +108,7 @@ class TrainerConfig:
     checkpoint_every_steps: AtLeast1 | None = None
     checkpoint_every_minutes: Positive | None = 10.0
     keep: AtLeast1 = 2
+    best: list[str] = field(default_factory=lambda: ["pearson"])
     figures_every: AtLeast0 = 5
     patience: AtLeast1 | None = None
     progress: bool = True
