@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -45,28 +46,37 @@ def read_phases(folder: str | os.PathLike[str]) -> pl.DataFrame:
         )
         raise InputError("this run has no phases", code="no-phases", where=folder, fix=fix)
     parts = [_read_part(file) for file in sorted(folder.glob("rank*-attempt*-part*.parquet"))]
-    rows = pl.concat([pl.DataFrame(schema=COLUMNS), *parts]).sort("attempt", "rank", "begin_s")
+    rows = pl.concat([pl.DataFrame(schema=COLUMNS), *parts])
+    rows = rows.sort("attempt", "rank", "begin_s")
+    return rows.filter(pl.col("step") < _repeated_from(rows))
+
+
+def _repeated_from(rows: pl.DataFrame) -> pl.Series:
+    """Return for each row the first step that a later attempt trains, a large number if none."""
     first = rows.filter(kind="train").group_by("attempt").agg(pl.col("step").min())
     first = first.sort("attempt")
-    later = np.minimum.accumulate(first["step"].to_numpy()[::-1])[::-1]
-    place = np.searchsorted(first["attempt"].to_numpy(), rows["attempt"].to_numpy(), side="right")
-    redone_from = np.append(later, np.iinfo(np.int64).max)[place]
-    return rows.filter(pl.col("step") < pl.Series(redone_from))
+    from_the_last = first["step"].to_numpy()[::-1]
+    first_of_later = np.minimum.accumulate(from_the_last)[::-1]
+    attempts = first["attempt"].to_numpy()
+    place = np.searchsorted(attempts, rows["attempt"].to_numpy(), side="right")
+    never = np.iinfo(np.int64).max
+    return pl.Series(np.append(first_of_later, never)[place])
 
 
 def _read_part(file: Path) -> pl.DataFrame:
+    """Read the rows of a process; raise if the file is damaged or a value is missing."""
     try:
-        part = (
-            pl.read_parquet(Path(file).absolute(), glob=False).select(list(COLUMNS)).cast(COLUMNS)
-        )
-        known = pl.all().is_not_null().all(), pl.col(_SECONDS).is_finite().all()
-        if not part.select(pl.all_horizontal(*known)).item():
+        part = pl.read_parquet(Path(file).absolute(), glob=False)
+        part = part.select(list(COLUMNS)).cast(COLUMNS)
+        is_complete = pl.all().is_not_null().all()
+        is_finite = pl.col(_SECONDS).is_finite().all()
+        if not part.select(pl.all_horizontal(is_complete, is_finite)).item():
             raise OSError("a value is missing or not finite")
         return part
     except (pl.exceptions.PolarsError, OSError) as error:
-        what = f"not a valid file of phases: {str(error).splitlines()[0]}"
+        message = f"not a valid file of phases: {str(error).splitlines()[0]}"
         fix = "Delete this file to read the others without its steps."
-        raise InputError(what, code="damaged-phases", where=file, fix=fix) from error
+        raise InputError(message, code="damaged-phases", where=file, fix=fix) from error
 
 
 @dataclass(frozen=True)
@@ -95,19 +105,31 @@ def unevenness(steady: pl.DataFrame) -> Uneven | None:
     count = min(10, len(steady) // 3)
     if count < 2:
         return None
-    part = (pl.int_range(pl.len()) * count // pl.len()).alias("part")
-    ends = pl.first("step").alias("first"), pl.last("step").alias("last")
-    parts = steady.group_by(part, maintain_order=True).agg(pl.col(_SECONDS).median(), *ends)
+    part = pl.int_range(pl.len()) * count // pl.len()
+    parts = steady.group_by(part.alias("part"), maintain_order=True).agg(
+        pl.col(_SECONDS).median(),
+        first=pl.first("step"),
+        last=pl.last("step"),
+    )
     parts = parts.sort("wall_s", descending=True, maintain_order=True)
     slow, *_, fast = parts.iter_rows(named=True)
     if not fast["wall_s"] > 0 or slow["wall_s"] < 3 * fast["wall_s"]:
         return None
-    both = (fast, slow)
-    large = [p for p in PHASES if any(x[f"{p}_s"] >= 0.1 * x["wall_s"] for x in both)]
-    changed = tuple(p for p in large if slow[f"{p}_s"] >= 2 * fast[f"{p}_s"])
-    steps = (slow["first"], slow["last"])
-    is_everywhere = 1 < len(changed) == len(large)
-    return Uneven(fast["wall_s"], slow["wall_s"], *steps, changed, is_everywhere)
+    large = [phase for phase in PHASES if _is_large(phase, fast) or _is_large(phase, slow)]
+    changed = [phase for phase in large if slow[f"{phase}_s"] >= 2 * fast[f"{phase}_s"]]
+    return Uneven(
+        fast_s=fast["wall_s"],
+        slow_s=slow["wall_s"],
+        first=slow["first"],
+        last=slow["last"],
+        changed=tuple(changed),
+        is_everywhere=1 < len(changed) == len(large),
+    )
+
+
+def _is_large(phase: str, medians: Mapping[str, float]) -> bool:
+    """Return whether a phase takes at least a tenth of a step."""
+    return medians[f"{phase}_s"] >= 0.1 * medians["wall_s"]
 
 
 @dataclass(frozen=True)
@@ -148,10 +170,11 @@ class PhaseSummary:
         self.median_s = steady["wall_s"].quantile(0.5, "higher") or 0.0
         self.profiled_steps = 0
         if len(steady) and not steady["profiled"].any():
-            self.profiled_steps = len(steps.filter(pl.col("profiled"), ~pl.col("warmup")))
+            self.profiled_steps = len(warm.filter("profiled"))
         self.warmup_steps = len(steps) - len(steady) - self.profiled_steps
-        over_ranks = pl.col(_SECONDS).sum() / pl.col("rank").n_unique()
-        run = rows.group_by("attempt").agg(over_ranks).sum().row(0, named=True)
+        mean_over_ranks = pl.col(_SECONDS).sum() / pl.col("rank").n_unique()
+        attempts = rows.group_by("attempt").agg(mean_over_ranks)
+        run = attempts.sum().row(0, named=True)
         self.run_s = run_s = run["wall_s"] or 0.0
         self.residual = _residual(rows)
         self.samples_per_s = _rate(steady)
@@ -160,9 +183,17 @@ class PhaseSummary:
         for phase in PHASES:
             seconds = float(steady[f"{phase}_s"].sum())
             in_run = run[f"{phase}_s"] or 0.0
-            per = (_ratio(seconds, self.steps) * 1e3, _ratio(seconds, self.samples) * 1e6)
-            whole = (in_run, _ratio(in_run, run_s))
-            phases.append(PhaseTime(phase, seconds, _ratio(seconds, wall), *per, *whole))
+            phases.append(
+                PhaseTime(
+                    phase=phase,
+                    seconds=seconds,
+                    share=_ratio(seconds, wall),
+                    ms_per_step=_ratio(seconds, self.steps) * 1e3,
+                    us_per_sample=_ratio(seconds, self.samples) * 1e6,
+                    run_seconds=in_run,
+                    run_share=_ratio(in_run, run_s),
+                )
+            )
         self.phases = tuple(phases)  # in the order of PHASES
 
     @property
@@ -173,8 +204,9 @@ class PhaseSummary:
     def to_json(self) -> dict[str, Any]:
         """Return the summary as a JSON-serialisable dict."""
         facts = {name: value for name, value in vars(self).items() if name != "steady"}
-        uneven = None if self.uneven is None else asdict(self.uneven)
-        return facts | {"uneven": uneven, "phases": [asdict(time) for time in self.phases]}
+        facts["uneven"] = None if self.uneven is None else asdict(self.uneven)
+        facts["phases"] = [asdict(time) for time in self.phases]
+        return facts
 
     def of(self, phase: str) -> PhaseTime:
         """Return the summary of a phase."""
@@ -182,27 +214,28 @@ class PhaseSummary:
 
 
 def _by_step(rows: pl.DataFrame) -> pl.DataFrame:
-    steps = (
-        rows.filter(kind="train")
-        .group_by("attempt", "step")
-        .agg(
-            pl.col("epoch").first(),
-            pl.col("samples").sum(),
-            pl.col("profiled").any(),
-            pl.col(_SECONDS).mean(),
-        )
-        .sort("attempt", "step")
+    """Return one row per training step, with the mean over ranks and whether it is warm-up."""
+    of_step = rows.filter(kind="train").group_by("attempt", "step")
+    steps = of_step.agg(
+        pl.col("epoch").first(),
+        pl.col("samples").sum(),
+        pl.col("profiled").any(),
+        pl.col(_SECONDS).mean(),
     )
-    numbered = pl.int_range(pl.len()).over("attempt"), pl.len().over("attempt") // 2
-    steps = steps.with_columns(numbered[0].alias("place"), numbered[1].alias("half"))
-    late = pl.col("place") >= pl.col("half")
-    usual = pl.col("wall_s").filter(late).median().over("attempt")
-    is_slow = (pl.col("place") == 0) | (~late & (pl.col("wall_s") > 1.5 * usual))
-    warmup = is_slow.cast(pl.Int8).cum_min().over("attempt").cast(pl.Boolean)
-    return steps.with_columns(warmup.alias("warmup")).drop("place", "half")
+    steps = steps.sort("attempt", "step")
+    place = pl.int_range(pl.len()).over("attempt")
+    half = pl.len().over("attempt") // 2
+    steps = steps.with_columns(place=place, is_late=place >= half)
+    usual = pl.col("wall_s").filter("is_late").median().over("attempt")
+    is_early_and_slow = ~pl.col("is_late") & (pl.col("wall_s") > 1.5 * usual)
+    is_slow = (pl.col("place") == 0) | is_early_and_slow
+    slow_so_far = is_slow.cast(pl.Int8).cum_min().over("attempt")
+    steps = steps.with_columns(warmup=slow_so_far.cast(pl.Boolean))
+    return steps.drop("place", "is_late")
 
 
 def _residual(rows: pl.DataFrame) -> float:
+    """Return the share of the elapsed time in no phase, in several, or between rows."""
     in_phases = pl.sum_horizontal(f"{phase}_s" for phase in PHASES)
     end = pl.col("begin_s") + pl.col("wall_s")
     runs = rows.group_by("rank", "attempt").agg(
@@ -210,22 +243,27 @@ def _residual(rows: pl.DataFrame) -> float:
         (end.max() - pl.col("begin_s").min()).alias("elapsed"),
         pl.col("wall_s").sum(),
     )
-    between = float((runs["elapsed"] - runs["wall_s"]).abs().sum())
-    off = _ratio(float(runs["within"].sum()) + between, float(runs["elapsed"].sum()))
+    between_rows = (runs["elapsed"] - runs["wall_s"]).abs()
+    outside = float(runs["within"].sum()) + float(between_rows.sum())
+    residual = _ratio(outside, float(runs["elapsed"].sum()))
     # Less than this is rounding.
-    return off if off > 1e-9 else 0.0
+    return residual if residual > 1e-9 else 0.0
 
 
 def _rate(steady: pl.DataFrame) -> tuple[float, float, float] | None:
-    counted = steady.filter(pl.col("samples") > 0, pl.col("wall_s") > 0)
-    rates = np.sort((counted["samples"] / counted["wall_s"]).to_numpy()).tolist()
-    if not rates:
+    """Return the median of samples per second over steps, and its 95 % interval by ranks."""
+    has_rate = (pl.col("samples") > 0) & (pl.col("wall_s") > 0)
+    counted = steady.filter(has_rate)
+    rates = (counted["samples"] / counted["wall_s"]).sort().to_list()
+    n_rates = len(rates)
+    if not n_rates:
         return None
-    reach = 0.98 * math.sqrt(len(rates))
-    low = max(math.floor(len(rates) / 2 - reach), 0)
-    high = min(math.ceil(len(rates) / 2 + reach), len(rates) - 1)
+    reach = 0.98 * math.sqrt(n_rates)
+    low = max(math.floor(n_rates / 2 - reach), 0)
+    high = min(math.ceil(n_rates / 2 + reach), n_rates - 1)
     # The lower of the two in the middle is the rate of the real step that `median_s` refers to.
-    return rates[(len(rates) - 1) // 2], rates[low], rates[high]
+    middle = (n_rates - 1) // 2
+    return rates[middle], rates[low], rates[high]
 
 
 def _ratio(part: float, whole: float) -> float:

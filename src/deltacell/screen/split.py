@@ -66,7 +66,8 @@ class Split:
             frozen = np.array(getattr(self, name), dtype=np.int64)
             frozen.setflags(write=False)
             object.__setattr__(self, name, frozen)
-        rows = np.sort(np.concatenate([getattr(self, name) for name in PARTS]))
+        parts = [getattr(self, name) for name in PARTS]
+        rows = np.sort(np.concatenate(parts))
         if not np.array_equal(rows, np.arange(len(rows))):
             message = f"the parts of a split must contain each row from 0 to {len(rows) - 1} once"
             raise InputError(message, code="invalid-split")

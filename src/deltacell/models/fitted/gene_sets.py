@@ -33,9 +33,11 @@ class GeneOrder:
         return len(self.gene)
 
     def sets(self, genotypes: Genotypes) -> GeneSets:
+        """Return genotypes as sets of ascending places in this order."""
         places = self.place[genotypes.genes.cpu().numpy()]
         sets = GeneSets(places, genotypes.offsets.cpu().numpy().copy())
-        return GeneSets(places[np.lexsort((places, sets.owner))], sets.offsets)
+        ascending = np.lexsort((places, sets.owner))
+        return GeneSets(places[ascending], sets.offsets)
 
 
 class GenePairs(NamedTuple):
@@ -58,20 +60,24 @@ class GeneSets:
 
     @property
     def sizes(self) -> Ints:
+        """The number of genes of each set."""
         return np.diff(self.offsets)
 
     @property
     def owner(self) -> Ints:
+        """The number of the set of each gene, [total]."""
         return np.repeat(np.arange(len(self)), self.sizes)
 
     def take(self, rows: Ints) -> GeneSets:
+        """Return some of the sets."""
         sizes = self.sizes[rows]
-        at = ragged_positions(self.offsets[:-1][rows], sizes)
-        return GeneSets(self.genes[at], offsets_of(sizes))
+        positions = ragged_positions(self.offsets[:-1][rows], sizes)
+        return GeneSets(self.genes[positions], offsets_of(sizes))
 
     def followed_by(self, others: GeneSets) -> GeneSets:
         """Return these sets and then the others."""
-        offsets = np.concatenate([self.offsets, self.offsets[-1] + others.offsets[1:]])
+        n_genes = self.offsets[-1]
+        offsets = np.concatenate([self.offsets, n_genes + others.offsets[1:]])
         return GeneSets(np.concatenate([self.genes, others.genes]), offsets)
 
     def total(self, values: AnyArray) -> AnyArray:
@@ -80,20 +86,22 @@ class GeneSets:
         return total
 
     def pairs(self) -> GenePairs:
+        """Return all pairs of genes within each set."""
         n = len(self.genes)
-        after = np.repeat(self.offsets[1:], self.sizes) - np.arange(n) - 1
-        first = np.repeat(np.arange(n), after)
-        second = ragged_positions(np.arange(1, n + 1), after)
-        offsets = offsets_of(self.sizes * (self.sizes - 1) // 2)
-        return GenePairs(self.genes[first], self.genes[second], offsets)
+        end_of_set = np.repeat(self.offsets[1:], self.sizes)
+        n_after = end_of_set - np.arange(n) - 1  # genes of the set after each gene
+        first = np.repeat(np.arange(n), n_after)
+        second = ragged_positions(np.arange(1, n + 1), n_after)
+        n_pairs = self.sizes * (self.sizes - 1) // 2
+        return GenePairs(self.genes[first], self.genes[second], offsets_of(n_pairs))
 
 
 def look_up(keys: AnyArray, wanted: AnyArray) -> tuple[Ints, Bools]:
     """Return the position of each wanted key in ascending keys, and whether it is present."""
-    at = np.searchsorted(keys, wanted)
-    found = at < len(keys)
-    found[found] = keys[at[found]] == wanted[found]
-    return at, found
+    positions = np.searchsorted(keys, wanted)
+    is_present = positions < len(keys)
+    is_present[is_present] = keys[positions[is_present]] == wanted[is_present]
+    return positions, is_present
 
 
 def aggregated(
@@ -108,29 +116,52 @@ def aggregated(
     They are NaN for a piece without rows and, unless missing values are skipped, for one with NaN.
     """
     sizes = np.diff(offsets)
-    filled = sizes > 0
-    first, of_size = offsets[:-1][filled], sizes[filled]
     if len(sizes) and (sizes == 1).all():
         return np.repeat(values, len(how), axis=1)
+    pieces = _FilledPieces.of(offsets)
+    result = np.full((len(sizes), values.shape[1], len(how)), np.nan, dtype=np.float32)
+    for number, aggregate in enumerate(how):
+        if aggregate == "mean":
+            of_pieces = pieces.mean(values, skip_missing=skip_missing)
+        elif aggregate == "min":
+            of_pieces = pieces.reduced(np.fmin if skip_missing else np.minimum, values)
+        else:
+            of_pieces = pieces.reduced(np.fmax if skip_missing else np.maximum, values)
+        result[sizes > 0, :, number] = of_pieces
+    return result.reshape(len(sizes), values.shape[1] * len(how))
 
-    def reduced(function: np.ufunc, what: AnyArray) -> AnyArray:
-        # Row by row, so that the rounding of a sum does not depend on other pieces.
-        whole = what[first]
-        for i in range(1, of_size.max(initial=0)):
-            longer = slice(None) if of_size.min() > i else of_size > i
-            whole[longer] = function(whole[longer], what[first[longer] + i])
+
+class _FilledPieces(NamedTuple):
+    """The pieces of rows that have a row or more."""
+
+    first: Ints  # the first row of each
+    sizes: Ints
+
+    @classmethod
+    def of(cls, offsets: Ints) -> _FilledPieces:
+        sizes = np.diff(offsets)
+        is_filled = sizes > 0
+        return cls(offsets[:-1][is_filled], sizes[is_filled])
+
+    def reduced(self, function: np.ufunc, values: AnyArray) -> AnyArray:
+        """Return the rows of each piece combined by a function, [pieces, columns].
+
+        They are combined row by row, so that the rounding of a sum does not depend on other pieces.
+        """
+        whole = values[self.first]
+        for place in range(1, self.sizes.max(initial=0)):
+            longer = slice(None) if self.sizes.min() > place else self.sizes > place
+            whole[longer] = function(whole[longer], values[self.first[longer] + place])
         return whole
 
-    smallest, largest = (np.fmin, np.fmax) if skip_missing else (np.minimum, np.maximum)
-    result = np.full((len(sizes), values.shape[1], len(how)), np.nan, dtype=np.float32)
-    for i, aggregate in enumerate(how):
-        if aggregate == "mean":
-            wide, n = values.astype(np.float64), sizes[filled, None]
-            if skip_missing:
-                present = ~np.isnan(wide)
-                wide, n = np.where(present, wide, 0), reduced(np.add, present.astype(np.int64))
-            total = reduced(np.add, wide)
-            result[filled, :, i] = np.where(n > 0, total / np.maximum(n, 1), np.nan)
-        else:
-            result[filled, :, i] = reduced(smallest if aggregate == "min" else largest, values)
-    return result.reshape(len(sizes), values.shape[1] * len(how))
+    def mean(self, values: AnyArray, *, skip_missing: bool) -> AnyArray:
+        """Return the mean of each piece in double precision, [pieces, columns]."""
+        numbers = values.astype(np.float64)
+        count: AnyArray = self.sizes[:, None]
+        if skip_missing:
+            is_present = ~np.isnan(numbers)
+            numbers = np.where(is_present, numbers, 0)
+            count = self.reduced(np.add, is_present.astype(np.int64))
+        total = self.reduced(np.add, numbers)
+        means: AnyArray = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+        return means
