@@ -44,8 +44,8 @@ def _propagation(settings: RunSettings) -> Iterator[str]:
 
 def _same_numbers(speed: str, command: str) -> str:
     return (
-        f"propagation: `model.propagation=auto` computes the same numbers {speed} on the "
-        f"yeast-sized cell with 3 layers and 8 mutants per step, on two cores (`{command}`)."
+        f"propagation: `model.propagation=auto` computes the same numbers {speed} on a yeast-sized"
+        f" cell (3 layers, 8 mutants per step, two cores: `{command}`)."
     )
 
 
@@ -66,9 +66,9 @@ def _late_mutants(settings: RunSettings) -> Iterator[str]:
     is_late = (layers if sees is None else sees) == 1
     if has_mutants and not is_late:
         yield (
-            "model.mutant_layers: with 1, deletions act in the last layer only, which is another"
-            " model; a sample takes 4.1 times as long as one of DANGO at yeast size (`deltacell"
-            " bench train --models dango,hetero_cell_late`)."
+            "model.mutant_layers: with 1, deletions act in the last layer only: another model, of"
+            " 4.1 times DANGO's time per sample at yeast size (`deltacell bench train --models"
+            " dango,hetero_cell_late`)."
         )
 
 
