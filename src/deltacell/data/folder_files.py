@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from deltacell.base.errors import InputError, PhenotypeError
-from deltacell.base.text import Progress
+from deltacell.base.text import Progress, count_text
 from deltacell.cell.readers import CELL_READERS, networks
 from deltacell.cell.readers.names import Reader, UnclearColumns
 from deltacell.screen.readers import SCREEN_READERS, tables
@@ -88,7 +88,8 @@ class FolderFiles:
                 questions[path.name] = _question(unclear)
         if questions:
             raise InputError(
-                f"the columns of {len(questions)} tables are unknown, so nothing was written",
+                f"the columns of {count_text(len(questions), 'table')} are unknown, so nothing was "
+                "written",
                 code="unknown-columns",
                 where=folder,
                 fix="\n  ".join(f"{name}: {question}." for name, question in questions.items()),

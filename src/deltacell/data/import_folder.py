@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from deltacell.base.errors import InputError
-from deltacell.base.text import Progress
+from deltacell.base.text import Progress, count_text
 from deltacell.cell import Annotation, Cell, Feature, Genes, Metabolism, Relation
 from deltacell.cell.genes import UNKNOWN, OnUnknown
 from deltacell.cell.readers.damage import damaged_names
@@ -212,9 +212,10 @@ def _notes_on_import(
     of_screens = list(chain.from_iterable(screen.sources for screen in screens.values()))
     for source in of_screens:
         if source.reader == tables.reader.name and tables.CONDITION not in source.notes:
+            n_genotypes = count_text(source.counts.kept, "genotype")
             yield (
-                f"{source.file} was read as a screen of {source.counts.kept:,} genotypes. If it is "
-                "a network, rename its number column to weight."
+                f"{source.file} was read as a screen of {n_genotypes}. If it is a network, rename "
+                "its number column to weight."
             )
     for source in (*cell.sources, *of_screens):
         for warning in _warnings(source):
