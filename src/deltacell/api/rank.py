@@ -16,7 +16,7 @@ import numpy as np
 
 from deltacell.api.why import ScoreExplanation, why
 from deltacell.base.errors import InputError, need
-from deltacell.base.files import write_text
+from deltacell.base.files import JsonObject, write_text
 from deltacell.base.rendering import Shown, progress_bar, report_function
 from deltacell.base.text import Progress
 from deltacell.cell.annotation import enrichment
@@ -104,7 +104,7 @@ class Ranked(Ranking, Shown):
         genes = self.runs[0].data.cell.genes
         return [genes.index(gene) for gene in row["genes"]]
 
-    def to_json(self, most: int = SHOWN) -> dict[str, Any]:
+    def to_json(self, most: int = SHOWN) -> JsonObject:
         """Return a JSON-serialisable dict, see `Ranking.to_json`, with hits and what low means."""
         self._check_genes()
         result = super().to_json(most)

@@ -6,10 +6,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from deltacell.base.errors import InputError
-from deltacell.base.files import write_text
+from deltacell.base.files import JsonObject, write_text
 from deltacell.base.frames import data_frame
 from deltacell.base.rendering import Shown, report_function
 from deltacell.ranking.explained_set import ExplainedSet
@@ -43,7 +43,7 @@ class ScoreExplanation(Shown):
         """Return the measured sets that the score is based on, the largest weight first."""
         return data_frame([asdict(vote) for vote in self.result.knowledge.votes])
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the explanation as a JSON-serialisable dict."""
         return self.result.to_json()
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from deltacell import storage
 from deltacell.base.errors import InputError, did_you_mean
+from deltacell.base.files import JsonObject
 from deltacell.cell import hetero_data
 from deltacell.cell.annotation import Annotation, Feature
 from deltacell.cell.genes import Genes
@@ -133,7 +134,7 @@ class Cell(storage.Storable):
         part = _get(known, name, "feature")
         return part if isinstance(part, Feature) else part.feature
 
-    def _facts(self) -> dict[str, Any]:
+    def _facts(self) -> JsonObject:
         relations = self.relations.values()
         return {
             "genes": self.n_genes,

@@ -12,6 +12,7 @@ import torch
 
 from deltacell.base.arrays import Bools, Doubles, Ints
 from deltacell.base.errors import InputError
+from deltacell.base.files import JsonObject
 from deltacell.base.text import Progress, count_text
 from deltacell.cell import Cell
 from deltacell.evaluation.additivity import not_additive
@@ -77,7 +78,7 @@ class Evaluation:
         """Return a verdict in words."""
         return verdict_sentence(self.group(verdict.group), verdict, self.bootstrap["level"])
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return a JSON-serialisable dict, which `deltacell.report.evaluate` renders."""
         values = asdict(self)
         for row, verdict in zip(values["verdicts"], self.verdicts, strict=True):

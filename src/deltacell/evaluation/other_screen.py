@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
 from deltacell.base.arrays import Bools, Ints
 from deltacell.base.errors import InputError
+from deltacell.base.files import JsonObject
 from deltacell.screen import Genotypes, Screen, Split
 from deltacell.screen.gene_keys import comparable_keys
 from deltacell.screen.genotypes import repeats_a_gene, sets_with
@@ -42,7 +42,7 @@ class OtherScreen:
         left_out = ", ".join(reasons) or "none"
         return f"Tested on another screen: {kept}. Left out: {left_out}."
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the checksum of the screen and the counts."""
         return {"screen": self.screen.checksum, **self.counts.to_json()}
 

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from deltacell.base.arrays import Floats
 from deltacell.base.checks import check_choice
 from deltacell.base.errors import InputError
+from deltacell.base.files import JsonObject
 from deltacell.base.frames import data_frame
 from deltacell.base.rendering import Shown, report_function
 from deltacell.base.text import Progress
@@ -65,7 +66,7 @@ class EvaluatedRuns(Shown):
     # By predictor that weights relations: their weights for the genes of the test part, in order.
     weights: dict[str, RelationWeights]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the evaluation as a JSON-serialisable dict."""
         return self.evaluation.to_json()
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from deltacell.base.arrays import Floats
 from deltacell.base.errors import InputError
+from deltacell.base.files import JsonObject
 from deltacell.cell import Cell
 from deltacell.models.config import LARGEST_RELATION
 from deltacell.models.scoring import BatchScorer, Scorer
@@ -247,7 +248,7 @@ class Predictor:
         """Return how much each relation is read for some genes; None if it is not learned."""
         return None
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         """Return what the record of a run keeps and `BuildContext.recorded` gives back."""
         return {}
 

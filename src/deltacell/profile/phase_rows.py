@@ -10,12 +10,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 
 from deltacell.base.errors import InputError
+from deltacell.base.files import JsonObject
 
 PHASES = (
     *("data_wait", "transfer", "preparation", "forward", "loss", "backward", "communication"),
@@ -201,7 +201,7 @@ class PhaseSummary:
         """Mean milliseconds of a steady step."""
         return _ratio(self.wall_s, self.steps) * 1e3
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the summary as a JSON-serialisable dict."""
         facts = {name: value for name, value in vars(self).items() if name != "steady"}
         facts["uneven"] = None if self.uneven is None else asdict(self.uneven)

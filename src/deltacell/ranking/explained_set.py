@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from deltacell.base.files import JsonObject
 from deltacell.ranking.evidence import SetEvidence, SetKnowledge
 from deltacell.ranking.gene_names import GeneFacts
 from deltacell.ranking.measured import MeasuredSet
@@ -98,7 +99,7 @@ class ExplainedSet:
     evidence: SetEvidence
     sentences: Sequence[str] = ()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return a JSON-serialisable dict, in which contributions and knowledge are not nested."""
         result: dict[str, Any] = {}
         for name, value in asdict(self).items():

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from deltacell.base.errors import InputError, StoreError
-from deltacell.base.files import written
+from deltacell.base.files import JsonObject, written
 
 LOWEST = "lowest"
 HIGHEST = "highest"
@@ -75,7 +75,7 @@ class Ranking:
             raise StoreError(message, code="damaged-ranking", where=path)
         return cls(Path(path), about)
 
-    def to_json(self, most: int = SHOWN) -> dict[str, Any]:
+    def to_json(self, most: int = SHOWN) -> JsonObject:
         """Return a JSON-serialisable dict, with the first ``most`` rows of each end."""
         counts = self.about["counts"]
         rows = []

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from deltacell.base.errors import InputError, did_you_mean
+from deltacell.base.files import JsonObject
 from deltacell.ranking.filter import STATUSES, UNTESTED
 from deltacell.ranking.given_sets import words_of_line
 from deltacell.ranking.ranking_file import HIGHEST, LOWEST
@@ -131,7 +132,7 @@ class Request:
         limit = self.above if end == HIGHEST else self.below
         return None if limit is None else float(np.float32(limit))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the options as JSON has them: tuples are lists, a path is its name."""
         text = json.dumps(asdict(self), default=lambda path: path.name)
         options: dict[str, Any] = json.loads(text)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from deltacell.base.arrays import Ints, offsets_of
+from deltacell.base.files import JsonObject
 from deltacell.screen.genotypes import repeats_a_gene, sets_with
 
 #: Rows that cover less of the grid of queries and array genes than this are only a part of it.
@@ -36,7 +36,7 @@ class StudyCoverage:
     array_genes: Ints
     complete: bool  # False if it is a lower bound, derived from a list of hits
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return its sizes as a JSON-serialisable dict."""
         return {
             "study": self.study,

@@ -12,6 +12,7 @@ import polars as pl
 
 from deltacell.base.arrays import AnyArray, Bools, Doubles
 from deltacell.base.errors import InputError
+from deltacell.base.files import JsonObject
 
 #: The largest p-value of a hit.
 LARGEST_P = 0.05
@@ -113,7 +114,7 @@ class HitRule:
         origin = HitOrigin(values["origin"])
         return cls(values["low"], values["high"], values["largest_p"], meaning, origin)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return a JSON-serialisable dict."""
         return asdict(self)
 

@@ -19,6 +19,7 @@ import torch
 from deltacell import storage
 from deltacell.base.arrays import AnyArray, Bools, Ints, offsets_of, ragged_positions
 from deltacell.base.errors import InputError, check_type, need
+from deltacell.base.files import JsonObject
 from deltacell.cell import Cell, Genes
 from deltacell.screen import hetero_data
 from deltacell.screen.coverage import Coverage
@@ -424,7 +425,7 @@ class Screen(storage.Storable):
         screen.__dict__["checksum"] = self.checksum
         return screen
 
-    def _facts(self) -> dict[str, Any]:
+    def _facts(self) -> JsonObject:
         score = self.column("score").astype(np.float64)
         sign = self.column("sign")
         scored = score[np.isfinite(score)]

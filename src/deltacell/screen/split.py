@@ -18,6 +18,7 @@ from scipy.sparse.csgraph import connected_components
 from deltacell import storage
 from deltacell.base.arrays import AnyArray, Ints, commonest, numbered, offsets_of
 from deltacell.base.errors import InputError
+from deltacell.base.files import JsonObject
 from deltacell.base.rendering import as_html
 from deltacell.base.text import listed, share_text
 from deltacell.screen.gene_keys import Pairs, all_pairs, comparable_keys
@@ -254,7 +255,7 @@ class Split:
 
         return Leakage(of_part(self.test), of_part(self.validation))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return a JSON-serialisable dict, without the rows."""
         return {
             "method": self.method,

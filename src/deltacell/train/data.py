@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +14,7 @@ import torch
 
 from deltacell.base.arrays import Ints
 from deltacell.base.errors import InputError, StoreError
+from deltacell.base.files import JsonObject
 from deltacell.base.text import count_text
 from deltacell.cell import Cell
 from deltacell.data.import_folder import open_screen, read_parts
@@ -83,7 +83,7 @@ class TrainingData:
         genotypes, _ = self.part(rows)
         return LabelledSets(genotypes, torch.from_numpy(self.targets[rows]))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         """Return what the record of a run says about its data."""
         cell = CellFacts(
             checksum=self.cell.checksum,

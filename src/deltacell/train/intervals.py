@@ -17,6 +17,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from deltacell.base.arrays import Bools, Doubles, Ints
+from deltacell.base.files import JsonObject
 from deltacell.models.interface import Prediction
 from deltacell.screen import Genotypes
 from deltacell.train.data import TrainingData
@@ -174,7 +175,7 @@ class Intervals:
             high[rows] = predicted[rows] + quantiles.high * unit
         return Interval(low, high)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return a JSON-serialisable dict."""
         return {
             "weights": self.weights.tolist(),

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from deltacell.base.checks import check_choice, check_range
 from deltacell.base.errors import InputError
+from deltacell.base.files import JsonObject
 from deltacell.cell import Cell, Metabolism
 from deltacell.models.base import check_cell, checked_relations, named_range
 from deltacell.models.gene_vectors import GeneEncoder
@@ -336,7 +337,7 @@ class HeteroCell(Model):
         hops_of_a_layer = 1 if self.reactions is None else 4
         return (len(self.layers) - self.mutant_layers) * hops_of_a_layer
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         """Return the strategy of the run, and why it is this one."""
         request = self.propagation
         cell = None if self._shapes is None else self._shapes.cell()

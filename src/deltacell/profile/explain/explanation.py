@@ -15,6 +15,7 @@ from typing import Any
 import polars as pl
 
 from deltacell.base.errors import InputError
+from deltacell.base.files import JsonObject
 from deltacell.base.text import Progress, capital
 from deltacell.profile.explain import judge, run_sentences, sentences
 from deltacell.profile.explain import subject as subjects
@@ -102,7 +103,7 @@ class Explanation:
         """Return the rows of the table with a key, such as ``operators``."""
         return {table.key: table.frame for table in self.tables}[key]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the explanation as a JSON-serialisable dict."""
         none: dict[str, Any] = {"waterfalls": [], "epoch_ratio": None, "unequal": []}
         lists = ("evidence", "ratios", "advice", "doubts", "warnings")

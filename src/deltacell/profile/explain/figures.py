@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from deltacell.base.files import JsonObject
 from deltacell.base.text import listed, ratio_text
 from deltacell.profile.explain.measurements import (
     MEASURED,
@@ -175,7 +176,7 @@ class Figure:
             candidates = ("epoch",)
         return next((per for per in candidates if self.ratio(per) is not None), None)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the figure as a JSON-serialisable dict."""
         measurement = self.measurement
         result: dict[str, Any] = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from deltacell.base.errors import InputError
+from deltacell.base.files import JsonObject
 from deltacell.base.text import seconds_text
 from deltacell.profile.explain.figures import OF_TRAINING
 from deltacell.profile.explain.measurements import Measurement, Measurements, Reading, Side
@@ -43,7 +43,7 @@ class LogUse:
     measurement: str = ""  # empty if none
     side: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return what was read as a JSON-serialisable dict."""
         reading = self.reading
         return {

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from deltacell.base.files import JsonObject
 from deltacell.base.text import count_text, ratio_text, seconds_text
 from deltacell.profile.explain.log_values import LogsOfFolder, LogUse
 from deltacell.profile.explain.reconcile import reconcile_text
@@ -41,7 +42,7 @@ class LikeWithLike:
         """The time of B over that of A."""
         return self.b_s / self.a_s
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the comparison as a JSON-serialisable dict."""
         return {
             **asdict(self),

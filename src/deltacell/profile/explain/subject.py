@@ -7,11 +7,11 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from deltacell.base.errors import InputError
+from deltacell.base.files import JsonObject
 from deltacell.base.text import Progress, capital, short_name
 from deltacell.profile.component_rows import read_components
 from deltacell.profile.explain import sentences
@@ -119,7 +119,7 @@ class Subject:
         return self.account.name
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         """The path, the kind of source, and the settings that are known."""
         known = {name: value for name, value in self.account.facts.items() if value is not None}
         return {"path": str(self.path), "read as": self.account.source, **known}

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from deltacell.base.files import JsonObject
 from deltacell.models.variation import VariationKind
 from deltacell.profile.explain.step_cost import StepCost
 from deltacell.train.comparing.arms import ALL, SideName, TriedArm, settings_text
@@ -139,7 +140,7 @@ class TriedComparison:
         """Whether both differ."""
         return self.low > 1 or self.high < 1
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the result as a JSON-serialisable dict, with its sentences."""
         from deltacell.train.comparing import sentences
 
