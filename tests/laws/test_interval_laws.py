@@ -13,7 +13,7 @@ from deltacell.train.intervals import (
     FEWEST_ROWS,
     FEWEST_TO_LEARN,
     LEVEL,
-    GeneFacts,
+    GeneDistances,
     Intervals,
     Quantiles,
 )
@@ -33,7 +33,7 @@ def world(seed, kind, n, *, with_unseen=False):
     rng = np.random.default_rng(seed)
     n_unseen = 20 if with_unseen else 0
     is_seen = np.arange(N) >= n_unseen
-    facts = GeneFacts(is_seen, rng.exponential(size=N) + 0.1)
+    facts = GeneDistances(is_seen, rng.exponential(size=N) + 0.1)
     pairs = np.array([rng.choice(N, 2, replace=False) for _ in range(n)])
     predicted = rng.normal(size=n)
     scale = facts.distance[pairs].max(axis=1) * (1 + (~is_seen[pairs]).sum(axis=1))
@@ -96,7 +96,7 @@ def test_another_unit_moves_the_ends_with_the_scores(seed, factor, shift):
     facts, pairs, predicted, measured = world(seed, "normal", 500)
     sets = genotypes(pairs)
     ends = calibrated(facts, pairs, predicted, measured).around(facts, sets, predicted)
-    other_facts = GeneFacts(facts.is_seen, factor * facts.distance)
+    other_facts = GeneDistances(facts.is_seen, factor * facts.distance)
     other = Intervals.calibrated(
         other_facts,
         sets,

@@ -7,7 +7,7 @@ import deltacell as dc
 from deltacell.ranking.why import explain_set
 from deltacell.report.evaluate import markdown_evaluation
 from deltacell.report.predict import ranking_page
-from deltacell.train.intervals import GeneFacts
+from deltacell.train.intervals import GeneDistances
 from deltacell.train.loaded_runs import load_run
 
 QUICK = {"rounds": 10, "progress": False}
@@ -59,7 +59,7 @@ def test_an_evaluation_reports_the_share_within_intervals(run):
 def test_a_refit_keeps_the_intervals_and_knows_more_genes(run, tmp_path):
     refitted = run.refit(tmp_path / "refitted", progress=False)
     assert refitted.loaded.intervals.to_json() == run.loaded.intervals.to_json()
-    before, after = GeneFacts.of(run.loaded.data), GeneFacts.of(refitted.loaded.data)
+    before, after = GeneDistances.of(run.loaded.data), GeneDistances.of(refitted.loaded.data)
     assert (after.is_seen >= before.is_seen).all()
 
 

@@ -41,7 +41,7 @@ class Interval(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class GeneFacts:
+class GeneDistances:
     """What the training part says of each gene, [genes] each."""
 
     is_seen: Bools
@@ -105,7 +105,7 @@ class Quantiles(NamedTuple):
 class Intervals:
     """The intervals of one predictor; the weights and quantiles are from the validation part."""
 
-    weights: Doubles  # of the columns of `GeneFacts`
+    weights: Doubles  # of the columns of `GeneDistances`
     center: float  # the mean score of the training part
     smallest: float  # expected distance
     by_unseen: Mapping[int, Quantiles]
@@ -114,7 +114,7 @@ class Intervals:
     @classmethod
     def calibrated(
         cls,
-        genes: GeneFacts,
+        genes: GeneDistances,
         genotypes: Genotypes,
         predicted: Doubles,
         measured: Doubles,
@@ -154,7 +154,7 @@ class Intervals:
             return None
         return cls(weights, center, smallest, by_unseen, unknown)
 
-    def around(self, genes: GeneFacts, genotypes: Genotypes, predicted: Doubles) -> Interval:
+    def around(self, genes: GeneDistances, genotypes: Genotypes, predicted: Doubles) -> Interval:
         """Return the intervals of some genotypes around their predicted scores.
 
         A group without quantiles has those of the next group with more unseen genes, which are
@@ -207,7 +207,7 @@ def calibrated_on_validation(data: TrainingData, prediction: Prediction) -> Inte
         return None
     _, of_training = data.part(data.split.train)
     return Intervals.calibrated(
-        GeneFacts.of(data),
+        GeneDistances.of(data),
         genotypes,
         prediction.among_hits.double().numpy(),
         measured,

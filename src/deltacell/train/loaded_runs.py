@@ -23,7 +23,7 @@ from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config
 from deltacell.train.data import TrainingData, load_data
 from deltacell.train.devices import device_named
-from deltacell.train.intervals import GeneFacts, Intervals, calibrated_on_validation
+from deltacell.train.intervals import GeneDistances, Intervals, calibrated_on_validation
 from deltacell.train.limits import Limits
 from deltacell.train.position import Position
 from deltacell.train.predictor import TrainedPredictor, build_fitted, build_model
@@ -54,8 +54,8 @@ class LoadedRun:
         return calibrated_on_validation(self.data, self.predictor.predict(genotypes))
 
     @cached_property
-    def _genes_by_training(self) -> GeneFacts:
-        return GeneFacts.of(self.data)
+    def _genes_by_training(self) -> GeneDistances:
+        return GeneDistances.of(self.data)
 
     def predict(
         self,
