@@ -126,7 +126,7 @@ def test_the_note_on_a_screen_counts_the_genotypes_that_were_kept(tmp_path):
     genes = "systematic name,standard name,aliases\nBRCA1,,x\nTP53,,y\n"
     result = imported(tmp_path / "in", network=False, **{"a.csv": text, "genes.csv": genes})
     assert len(result.screens["a"]) == 1
-    assert any("a screen of 1 genotypes" in note for note in result.notes)
+    assert any("a screen of 1 genotype" in note for note in result.notes)
 
 
 def test_names_of_a_second_file_of_genes_are_aliases(tmp_path):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from deltacell.base.errors import InputError, PhenotypeError
 from deltacell.base.text import Progress, count_text
-from deltacell.cell.readers import CELL_READERS, networks
+from deltacell.cell.readers import CELL_READERS, embeddings, networks
 from deltacell.cell.readers.names import Reader, UnclearColumns
 from deltacell.screen.readers import SCREEN_READERS, tables
 from deltacell.screen.readers.joined import IsKnown
@@ -20,7 +20,7 @@ from deltacell.screen.readers.written import WrittenScreen
 from deltacell.storage.tables import ColumnNames, File
 
 #: A file is read by the first reader that recognises it.
-READERS: tuple[Reader[Any, Any], ...] = (*SCREEN_READERS, *CELL_READERS)
+READERS: tuple[Reader[Any, Any], ...] = (embeddings.reader, *SCREEN_READERS, *CELL_READERS)
 #: The page of the documentation on formats.
 PAGE = "docs/how-to/screen.md"
 

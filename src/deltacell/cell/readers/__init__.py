@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from deltacell.cell.readers import features, sbml
+from deltacell.cell.readers import embeddings, features, sbml
 from deltacell.cell.readers.genes import GENE_READERS
 from deltacell.cell.readers.names import Reader
 from deltacell.cell.readers.networks import EDGE_READERS, edge_list, string_genes
@@ -17,5 +17,6 @@ CELL_READERS: tuple[Reader[Any, Any], ...] = (
     *EDGE_READERS,
     *TERM_READERS,
     features.reader,
+    embeddings.table_reader,
     edge_list,
 )

@@ -74,6 +74,11 @@ def _find(file: File) -> FeatureForm | None:
     return None
 
 
+def unnamed_index(name: str) -> bool:
+    """Whether a column has no header, or that of the index of a data frame."""
+    return name.startswith("column ") or _PANDAS_INDEX.fullmatch(name) is not None
+
+
 def _written_names(header: Header) -> list[str]:
     """Return the column names of a header, empty where its field is empty."""
     names = enumerate(header.names, 1)
@@ -195,7 +200,7 @@ def feature_of(
         raise _no_feature("constant-feature", "no column has two different values", table)
     has_value = ~np.isnan(rows.values[:, varies]).all(axis=1)
     kept = np.flatnonzero(is_known & has_value)
-    matrix = _merged(rows.values[kept][:, varies], index[kept], len(genes))
+    matrix = merged_rows(rows.values[kept][:, varies], index[kept], len(genes))
     column_names = np.array(list(columns.numbers))
     feature = Feature(stem_of(table.path.name), matrix, tuple(column_names[varies].tolist()))
     n_genes = int(feature.known.sum())
@@ -316,7 +321,7 @@ def _gene_column(table: Table, texts: Sequence[str], genes: Genes) -> str:
     return best
 
 
-def _merged(values: Floats, index: Ints, n_genes: int) -> Floats:
+def merged_rows(values: Floats, index: Ints, n_genes: int) -> Floats:
     """Return the mean of each gene's rows without missing values, independent of their order."""
     matrix = np.full((n_genes, values.shape[1]), np.nan, dtype=np.float32)
     matrix[index] = values
