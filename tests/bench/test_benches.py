@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from deltacell import storage
 from deltacell.base.errors import DeltacellError, InputError
-from deltacell.bench import models, process, propagation
+from deltacell.bench import growth, models, process, propagation
 from deltacell.bench import trace as trace_bench
 from deltacell.bench.context import OWN, SHUFFLED, WITH
 from deltacell.cell import Cell
@@ -100,6 +100,7 @@ def test_bars_are_limits_that_are_met_or_not_and_medians_are_over_turns(monkeypa
         (models.train, {"models": ["dago"]}, "unknown-choice"),
         (propagation.run, {"strategies": ["fast"]}, "unknown-propagation"),
         (propagation.scaling, {"strategies": ["fast"]}, "unknown-propagation"),
+        (growth.run, {"only": "model"}, "unknown-choice"),
     ],
 )
 def test_sizes_that_cannot_be_measured_are_refused(
@@ -330,6 +331,30 @@ def test_the_roofline_counts_what_a_mutant_takes():
     seconds += found["entries"] * h / found["csr_entries_hidden_per_s"]
     assert found["s_per_genotype"] == pytest.approx(seconds)
     assert all(p.grad is None for p in model.parameters())
+
+
+def test_an_exponent_is_that_of_a_power():
+    sizes = [2_500, 5_000, 20_000]
+    assert growth.exponent(sizes, [3.0 * size**1.5 for size in sizes]) == pytest.approx(1.5)
+    assert np.isnan(growth.exponent(sizes, [1.0, 0.0, 2.0]))
+    rows = [
+        {"model": "a", "genes": n, "s_per_step": n, "processor_s": n**2, "peak_mib": 5.0}
+        for n in sizes
+    ]
+    [row] = growth.growth_of(rows)
+    exponents = [value for name, value in row.items() if name.startswith("exponent")]
+    assert exponents == pytest.approx([1, 2, 0], abs=1e-9)
+
+
+def test_a_quick_run_of_the_models_on_growing_cells(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(process, "in_own_process", lambda function, **options: function(**options))
+    monkeypatch.setattr(growth, "REPEATS", 1)
+    result = growth.run(only=growth.MODELS, quick=True)
+    assert set(result) == {"models", "growth"}
+    sizes = [(row["model"], row["genes"]) for row in result["models"]]
+    assert sizes == [(name, n) for name in growth.WORK for n in growth.QUICK_GENES]
+    assert all(row["s_per_step"] > 0 and row["processor_s"] > 0 for row in result["models"])
+    assert [row["model"] for row in result["growth"]] == list(growth.WORK)
 
 
 def test_a_quick_run_of_scaling(monkeypatch: pytest.MonkeyPatch):
