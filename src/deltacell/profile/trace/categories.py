@@ -103,7 +103,14 @@ def _compiled(rules: Mapping[str, str]) -> list[tuple[Category, re.Pattern[str]]
     return [(Category[category], re.compile(pattern)) for category, pattern in rules.items()]
 
 
-_PATTERNS = {kind: _compiled(rules) for kind, rules in NAMES["categories"].items()}
+def _with_libraries(rules: Mapping[str, str]) -> dict[str, str]:
+    """Return rules whose communication includes the names of all libraries."""
+    names = [library["names"] for library in NAMES["libraries"].values()]
+    return {**rules, "communication": "|".join([rules["communication"], *names])}
+
+
+_RULE_TEXTS = {**NAMES["categories"], "both": _with_libraries(NAMES["categories"]["both"])}
+_PATTERNS = {kind: _compiled(rules) for kind, rules in _RULE_TEXTS.items()}
 
 _RULES = {
     Kind.annotation: _PATTERNS["both"] + _PATTERNS["annotation"],
