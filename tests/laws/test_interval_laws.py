@@ -61,7 +61,7 @@ def held(intervals, facts, pairs, predicted, measured):
 def test_a_further_exchangeable_row_is_held_nine_times_in_ten(kind, n_calibration):
     """On average over calibrations; ties and whole numbers only make intervals wider."""
     shares = []
-    for seed in range(60):
+    for seed in range(24):
         facts, pairs, predicted, measured = world(seed, kind, n_calibration + 300)
         known = slice(n_calibration)
         further = slice(n_calibration, None)
@@ -77,7 +77,7 @@ def test_a_further_exchangeable_row_is_held_nine_times_in_ten(kind, n_calibratio
 
 def test_each_number_of_unseen_genes_is_held_by_itself():
     shares = {0: [], 1: [], 2: []}
-    for seed in range(25):
+    for seed in range(10):
         facts, pairs, predicted, measured = world(seed, "normal", 3_000, with_unseen=True)
         known, further = slice(2_000), slice(2_000, None)
         intervals = calibrated(facts, pairs[known], predicted[known], measured[known])
