@@ -75,7 +75,8 @@ FAULTS = {"kill": None, "ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EACCES": errn
 OUTCOMES = ("clean", "right", "failures")
 WATCHED = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link")
 MEMORY = Path("/dev/shm")  # used if it exists, because disks are slow
-TIMEOUT = 600  # seconds until a command or the cases of a turn are killed
+TIMEOUT = 600  # seconds until a command is killed
+TIMEOUT_OF_TURN = 6_000  # of its cases; those of kills run a command up to nine times
 POINTS_PER_TURN = 4  # operations at which a turn kills a command, one after the other
 FORK = multiprocessing.get_context("fork")
 
@@ -117,7 +118,10 @@ def run(minutes: float = 1.0, seed: int = 0, only: str = "") -> dict[str, Any]:
             numbers = [divmod(turn, len(chosen)) for turn in range(first, first + workers)]
             turns = [(chosen[kind], f"{seed}.{number}") for number, kind in numbers]
             lasts = min(5.0, max(0.1, seconds / 120))
-            forks = [Fork(partial(take_turn, artefacts, *turn, lasts)) for turn in turns]
+            forks = [
+                Fork(partial(take_turn, artefacts, *turn, lasts), timeout=TIMEOUT_OF_TURN)
+                for turn in turns
+            ]
             for (kind, seeded), fork in zip(turns, forks, strict=True):
                 code, outcomes, output = fork.end()
                 crashed = {"failures": 1}, [f"exit code {code}: {output[-300:]}"]
@@ -135,7 +139,8 @@ def run(minutes: float = 1.0, seed: int = 0, only: str = "") -> dict[str, Any]:
 class Fork:
     """A call in a forked process: its exit code, its result and its output."""
 
-    def __init__(self, work: Callable[[], Any]) -> None:
+    def __init__(self, work: Callable[[], Any], timeout: int = TIMEOUT) -> None:
+        self._timeout = timeout
         self._output = tempfile.TemporaryFile()  # noqa: SIM115
         self.result, theirs = FORK.Pipe(duplex=False)
         self._process = FORK.Process(target=self._run, args=(work, theirs))
@@ -143,7 +148,7 @@ class Fork:
         theirs.close()
 
     def _run(self, work: Callable[[], Any], result: Any) -> None:
-        signal.alarm(TIMEOUT)
+        signal.alarm(self._timeout)
         self.result.close()  # Otherwise a fork that outlives its parent could block in `send`.
         for stream in (1, 2):
             os.dup2(self._output.fileno(), stream)
