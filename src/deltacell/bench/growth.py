@@ -6,22 +6,18 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
+from typing import cast
 
 import numpy as np
 import torch
 
 from deltacell.base.checks import check_choice
 from deltacell.base.files import JsonObject
-from deltacell.bench import process, propagation
+from deltacell.bench import process, propagation, subjects
 from deltacell.bench.propagation import random_cell
 from deltacell.cell import Cell
-from deltacell.models.dango.model import Dango
-from deltacell.models.fitted.gene_sets import GeneOrder
-from deltacell.models.fitted.predictor import Part
-from deltacell.models.hetero_cell.model import HeteroCell
 from deltacell.models.interface import Model, TargetScale
 from deltacell.models.losses import DangoLoss, LogCosh, Loss
-from deltacell.models.pairs import Known, Measured, PairColumns
 from deltacell.screen import Batch, Genotypes
 from deltacell.train.task import Task
 
@@ -33,7 +29,6 @@ QUICK_EDGES_PER_GENE = 6
 BATCH = 64  # triple mutants per step
 PAIRS_PER_GENE = 50  # measured pairs, whose columns are computed
 REPEATS = 3
-PRIOR = 3.0  # of the means of a gene's scores, as in PairTrees
 
 SWEEPS = "sweeps"
 MODELS = "models"
@@ -126,12 +121,14 @@ def measure(*, name: str, n_genes: int, n_edges: int) -> JsonObject:
 
 def _dango(cell: Cell) -> Callable[[], None]:
     relations = list(cell.relations)
-    model = Dango(cell, relations, dict.fromkeys(relations, 1.0), largest=3)
+    model = subjects.network(
+        "dango", cell, relations=relations, lambdas=dict.fromkeys(relations, 1.0)
+    )
     return _training_step(cell, model, DangoLoss())
 
 
 def _hetero_cell_late(cell: Cell) -> Callable[[], None]:
-    model = HeteroCell(cell, layers=3, mutant_layers=1, propagation="late")
+    model = subjects.network("hetero_cell", cell, layers=3, mutant_layers=1, propagation="late")
     return _training_step(cell, model, LogCosh())
 
 
@@ -153,18 +150,15 @@ def _training_step(cell: Cell, model: Model, loss: Loss) -> Callable[[], None]:
 
 def _pair_messages(cell: Cell) -> Callable[[], None]:
     rng = np.random.default_rng(0)
-    order = GeneOrder(cell.genes)
+    trees = cast(subjects.ReadsColumns, subjects.fitted("pair_trees", cell))
     ends = rng.integers(0, cell.n_genes, (PAIRS_PER_GENE * cell.n_genes, 2))
     pairs = np.unique(np.sort(ends[ends[:, 0] != ends[:, 1]], axis=1), axis=0)
-    sets = order.sets(Genotypes.of(pairs))
+    genotypes = Genotypes.of(pairs)
     scores = rng.normal(size=len(pairs))
 
     def step() -> None:
         """Compute the columns of all pairs, from those that were measured next to each."""
-        part = Part(sets, scores)
-        columns = PairColumns(cell, order, 2)
-        sums = columns.sums(Measured.of(part, len(order)), sets)
-        columns(Known.of(part, len(order), PRIOR), sets, sums)
+        trees.table_of(cell, genotypes, scores)
 
     return step
 
