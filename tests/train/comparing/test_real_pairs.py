@@ -1,4 +1,8 @@
-"""Planted pairs with real trials: what differs between two trainings is named by their times."""
+"""Planted pairs with real trials: what differs between two trainings is named by their times.
+
+Those whose factor is below 2 on two cores (threads, ranks, gather, propagation on a small cell) are
+planted in simulated trials, see test_compare.py.
+"""
 
 from __future__ import annotations
 
@@ -26,20 +30,17 @@ SIX = (f"data.relations=[{NETWORKS}]", "model.relations=null", "model.hidden=64"
 # Both trainings, what B has in addition, and the kind of the cause.
 PLANTED = {
     "batch": ((*DANGO, "data.batch_size=128"), ("data.batch_size=4",), VariationKind.batch),
-    "threads": (DANGO, ("trainer.threads=16",), VariationKind.threads),
     "relations": (
         (*HETERO, *SIX, "model.relations=[physical]"),
         ("model.relations=null",),
         VariationKind.relations,
     ),
-    "propagation": (HETERO, ("model.propagation=edge_mask",), VariationKind.propagation),
-    "metabolism": (HETERO, ("model.metabolism=true",), VariationKind.metabolism),
-    "width": ((*HETERO, "model.hidden=8"), ("model.hidden=256",), VariationKind.width),
-    "ranks": (
-        (*DANGO, "data.batch_size=8", "model.hidden=8"),
-        ("trainer.devices=2",),
-        VariationKind.ranks,
+    "metabolism": (
+        (*HETERO, "model.relations=[physical]", "model.layers=3"),
+        ("model.metabolism=true",),
+        VariationKind.metabolism,
     ),
+    "width": ((*HETERO, "model.hidden=8"), ("model.hidden=256",), VariationKind.width),
     "delay": (DANGO, (), StepPart.data),
 }
 
