@@ -458,8 +458,9 @@ def _trace_pair_evidence(views: list[View], lead: CauseKind | None) -> Iterator[
     if lead not in (CauseKind.programs, CauseKind.model):
         # Calls of one name in two programs need not have anything in common.
         changes = kernel_changes(*views) if has_devices else ProgramPair(*views).operators
-        of = "kernels" if has_devices else "operators"
-        yield sentences.split_sentence(split_of(changes), of)
+        split = split_of(changes)
+        if split.change:
+            yield sentences.split_sentence(split, "kernels" if has_devices else "operators")
     if lead in (CauseKind.machine, CauseKind.unknown):
         yield sentences.THREADS_UNKNOWN
 
