@@ -1,7 +1,6 @@
 """Planted pairs with real trials: what differs between two trainings is named by their times.
 
-Those whose factor is below 2 on two cores (threads, ranks, gather, propagation on a small cell) are
-planted in simulated trials, see test_compare.py.
+Threads, ranks, gather and propagation are planted in simulated trials only, see test_compare.py.
 """
 
 from __future__ import annotations
