@@ -64,7 +64,10 @@ def steps(folder: Path, seed: int = 0) -> list[DemoStep]:
 
     def filled(word: str) -> str:
         key, sign, value = word.partition("=")
-        return f"{key}={hydra_text(value.format(**values))}" if sign else word.format(**values)
+        if sign and "{folder}" in value:
+            # A path may need quotes; null and numbers are written as they are.
+            return f"{key}={hydra_text(value.format(**values))}"
+        return word.format(**values)
 
     return [
         DemoStep(step["title"], step["words"], tuple(map(filled, step["command"].split())))
