@@ -1,6 +1,7 @@
 """No score enters what is said of its own set; votes are what deleting the set really leaves."""
 
 import doctest
+import sys
 
 import numpy as np
 import pytest
@@ -151,6 +152,7 @@ def test_votes_are_those_of_a_screen_without_the_pair(seed):
                 np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
+@pytest.mark.skipif(sys.flags.optimize >= 2, reason="Python removed the docstrings")
 def test_worked_example_of_sums_gives_what_it_says():
     result = doctest.testmod(messages)
     assert result.attempted > 5
