@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[2]
-LARGEST = 2_500_000  # bytes of all files, unpacked
+LARGEST_FILE = 100_000  # bytes, unpacked: a larger file is data, not source
 
 
 def expected_files(sources: Path) -> set[str]:
@@ -25,15 +25,16 @@ def expected_files(sources: Path) -> set[str]:
 def problems(wheel: Path, sources: Path) -> list[str]:
     """Return a sentence for each way in which a wheel differs from the sources; none is good."""
     with zipfile.ZipFile(wheel) as archive:
-        n_bytes = sum(entry.file_size for entry in archive.infolist())
-        packed = set(archive.namelist())
+        n_bytes = {entry.filename: entry.file_size for entry in archive.infolist()}
+    packed = set(n_bytes)
     metadata = {name for name in packed if PurePosixPath(name).parts[0].endswith(".dist-info")}
     expected = expected_files(sources)
     sentences = [f"the wheel lacks {name}" for name in sorted(expected - packed)]
     unexpected = packed - metadata - expected
     sentences += [f"the wheel contains {name}" for name in sorted(unexpected)]
-    if n_bytes > LARGEST:
-        sentences.append(f"the wheel has {n_bytes:,} bytes, more than {LARGEST:,}")
+    for name in sorted(packed - metadata):
+        if n_bytes[name] > LARGEST_FILE:
+            sentences.append(f"{name} has {n_bytes[name]:,} bytes, more than {LARGEST_FILE:,}")
     return sentences
 
 

@@ -22,15 +22,15 @@ def built(folder: Path, version: str) -> Path:
     return Path(next(builder.build(directory=str(folder), versions=[version])))
 
 
-def changed(wheel: Path, *, without: str = "", added: str = "") -> Path:
-    """Return a copy of a wheel without one file, or with another one."""
+def changed(wheel: Path, *, without: str = "", added: str = "", content: bytes = b"") -> Path:
+    """Return a copy of a wheel without one file, or with another one or another content."""
     copy = wheel.with_name("changed.whl")
     with zipfile.ZipFile(wheel) as archive, zipfile.ZipFile(copy, "w") as new:
         for name in archive.namelist():
-            if name != without:
+            if name not in (without, added):
                 new.writestr(name, archive.read(name))
         if added:
-            new.writestr(added, b"")
+            new.writestr(added, content)
     return copy
 
 
@@ -48,6 +48,10 @@ def test_a_wheel_has_the_files_of_src_and_no_others(tmp_path: Path) -> None:
     larger = changed(wheel, added="deltacell_dev/bench/faults.py")
     assert wheel_contents.problems(larger, ROOT / "src") == [
         "the wheel contains deltacell_dev/bench/faults.py"
+    ]
+    with_data = changed(wheel, added="deltacell/conf/config.yaml", content=bytes(100_001))
+    assert wheel_contents.problems(with_data, ROOT / "src") == [
+        "deltacell/conf/config.yaml has 100,001 bytes, more than 100,000"
     ]
 
 
