@@ -47,7 +47,7 @@ from deltacell.train.predictor import TrainedPredictor, build_fitted, build_mode
 from deltacell.train.profiled_functions import function_named
 from deltacell.train.run import train
 from deltacell.train.run_config import resumed_config, write_config
-from deltacell.train.run_directory import metrics_of
+from deltacell.train.run_directory import metrics_of, opened
 from deltacell.train.task import Task
 
 
@@ -248,6 +248,38 @@ def test_a_fit_that_is_finished_or_of_other_data(made, refused):
     refused(("other-screen", "other-cell"), load_run, path)
 
 
+def name_of_killed(path, monkeypatch):
+    """Return the temporary name that a process which was killed has given to a file."""
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    with monkeypatch.context() as as_killed:
+        as_killed.setattr(os, "getpid", lambda: killed.pid)
+        name = temporary_name(path)
+    killed.wait()
+    files._remove_abandoned.cache_clear()
+    return name
+
+
+def scores_of(path):
+    """Return what a saved run predicts for all genotypes of its screen."""
+    run = load_run(path)
+    return run.predictor(run.data.screen.genotypes)
+
+
+def test_a_fit_that_was_killed_after_its_checkpoint_leaves_no_temporary_file(made, monkeypatch):
+    path = train(made("additive")).path
+    score = scores_of(path)
+    with opened(path) as directory:
+        directory.update(status=Status.running)
+    phases = path / "phases"
+    phases.mkdir(exist_ok=True)
+    abandoned = name_of_killed(phases / "fit-attempt0.parquet", monkeypatch)
+    abandoned.write_bytes(b"incomplete")
+    train(resumed_config(path), resume=path)
+    assert not abandoned.exists()
+    assert read_run(path).status is Status.finished
+    assert torch.equal(scores_of(path), score)
+
+
 class _Interrupted(Additive):
     """Receives a signal in the middle of its fit."""
 
@@ -419,13 +451,8 @@ def test_overriding_a_key_that_modes_sets_is_an_error(word):
 
 def test_modes_leave_no_folder_behind_nor_that_of_a_killed_process(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    killed = subprocess.Popen([sys.executable, "-c", ""])
-    with monkeypatch.context() as as_killed:
-        as_killed.setattr(os, "getpid", lambda: killed.pid)
-        abandoned = temporary_name(tmp_path / "deltacell-modes")
+    abandoned = name_of_killed(tmp_path / "deltacell-modes", monkeypatch)
     abandoned.mkdir()
-    killed.wait()
-    files._remove_abandoned.cache_clear()
     other = tmp_path / "deltacell-modes-of-somebody"
     other.mkdir()
 

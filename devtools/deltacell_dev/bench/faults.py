@@ -543,12 +543,17 @@ class Experiment:
         return None
 
     def _problem_of_rerun(self, folder: Path) -> str | None:
-        """Rerun the command without a fault; return what is wrong then, or None."""
+        """Rerun the command without a fault; return what is wrong then, or None.
+
+        A run that was killed when it had ended may be refused as finished, but must stay the same.
+        """
+        had_ended = result_of(self.command, folder) == self.result
         has_begun = self.command.resume and (folder / self.command.out).exists()
         words = self.command.resume if has_begun else self.command.words
         ended = carry_out(folder, words, ranks=self.command.ranks)
         result = result_of(self.command, folder)
-        if ended.code != 0 or result != self.result:
+        is_refused = had_ended and ended.code == 2 and "the run has finished" in ended.output
+        if (ended.code != 0 and not is_refused) or result != self.result:
             return f"the rerun has exit code {ended.code} or another result: {ended.output[-200:]}"
         left = [path.name for path in folder.rglob(".*.tmp")]
         return f"temporary files were left: {left}" if left else None

@@ -263,6 +263,14 @@ def flush_parent(path: Path) -> None:
         flush(path.parent)
 
 
+def remove_abandoned(folder: Path) -> None:
+    """Remove the temporary files and directories of dead processes from a folder.
+
+    Whoever writes into a folder does so anyway; this is for a folder that is written no more.
+    """
+    _remove_abandoned(folder, os.getpid())
+
+
 @cache
 def _remove_abandoned(folder: Path, process: int) -> None:
     """Remove the temporary files and directories of dead processes, once per writing process."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from deltacell.base.errors import InputError
+from deltacell.base.files import remove_abandoned
 from deltacell.base.text import Progress
 from deltacell.models.fitted.predictor import FittedPredictor
 from deltacell.models.interface import Prediction, TargetScale
@@ -91,6 +92,7 @@ def _was_fitted(run: OpenedRun, directory: RunDirectory) -> bool:
         what = f"the run has finished; use it: deltacell evaluate {run.path}"
         raise InputError(what, code="already-finished", where=run.path)
     if run.before.status is Status.running and run.checkpoints().last is not None:
+        remove_abandoned(directory.path / PHASES)
         directory.end(Status.finished)
         return True
     directory.resume(run.config, from_step=0)
