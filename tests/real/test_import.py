@@ -99,13 +99,12 @@ def test_phenotype_profiles_are_kept_whole_with_what_is_missing(imported):
 def test_every_file_is_read_by_its_reader_or_left_alone(imported):
     assert {source["reader"] for source in imported.account()["sources"]} == {
         *("sgd_features", "sbml", "features_table", "go_slim", "yeastract", "biogrid"),
-        *("string_actions", "string_physical", "string_adjacency"),
+        *("string_actions", "string_physical", "string_adjacency", "string_info"),
         *("costanzo2010", "costanzo2016", "kuzmin", "hits"),
     }
     assert {file for file in imported.left_alone if not file.startswith("traces/")} == {
         "README.md",
         "features/costanzo2016_single_mutant_fitness.xlsx",
-        "genes/4932.protein.info.v12.0.txt.gz",
         "networks/yeast_string_genes.txt",
     }
 

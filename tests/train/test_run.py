@@ -234,7 +234,7 @@ def test_a_loaded_run_predicts_what_was_fitted(made, model):
         # The checkpoint holds the state and no code.
         (file,) = (outcome.path / "checkpoints").glob("*.ckpt")
         state = torch.load(file, weights_only=True)["state"]
-        assert state.keys() == {"predictor", "rows", "run"}
+        assert state.keys() == {"predictor", "rows", "intervals", "run"}
         assert state["predictor"]["trees"].startswith("tree\n")
 
 

@@ -82,8 +82,8 @@ def _phase_row(phase: PhaseTime) -> tuple[float, float, float, float]:
 def print_marginals(rows: Sequence[Values]) -> None:
     """Print what each part of a step costs, as the difference of two modes."""
     table = [_marginal_row(row) for row in rows]
-    columns = ("part", "difference of modes", "marginal", "noise", "exposed in train")
-    print_table("marginal cost and exposed time, ms per step", columns, table)
+    columns = ("part", "difference", "marginal", "noise", "exposed")
+    print_table("differences of modes, and exposed times in train, ms per step", columns, table)
     print_line(
         "The difference between two modes is the time saved by leaving the part out; it equals the "
         "exposed time only if nothing overlaps. A part that costs less than the noise of the "

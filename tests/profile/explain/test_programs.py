@@ -75,6 +75,7 @@ def train(batch=32, load_s=0.0, workers=0, foreach=True, items=0, prepare=0, sav
     ahead = {"num_workers": workers, "prefetch_factor": 1} if workers else {}
     loader: Any = DataLoader(Rows(load_s), batch_size=batch, collate_fn=torch.stack, **ahead)
     kept = np.random.default_rng(0).random(prepare)
+    saved = torch.ones(save)
     for x in loader:
         if prepare:
             np.sort(kept)
@@ -85,7 +86,7 @@ def train(batch=32, load_s=0.0, workers=0, foreach=True, items=0, prepare=0, sav
         for _ in range(items):
             loss.item()
         if save:
-            torch.save(torch.zeros(save), io.BytesIO())
+            torch.save(saved, io.BytesIO())
         yield
 
 

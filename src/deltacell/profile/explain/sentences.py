@@ -596,6 +596,17 @@ def certain_sentence(certain: BusyTime | OtherOperations) -> str:
             return f"They run different {what}: {' and '.join(clauses)}."
 
 
+def certain_in_short(certain: BusyTime | OtherOperations) -> str:
+    """Return a clause on what differs between two traces although their steps take equally long."""
+    match certain:
+        case BusyTime(a, b, seconds_a, seconds_b):
+            times = f"{seconds_text(seconds_b)} against {seconds_text(seconds_a)}"
+            longer = f"computes {ratio_text(seconds_b / seconds_a)} as long as that of {a}"
+            return f"the device of {b} {longer} ({times})"
+        case OtherOperations(what):
+            return f"they run different {what}"
+
+
 def _operation_time(operation: Timed) -> str:
     return f"{kernel_name(operation.name)} ({seconds_text(operation.seconds)})"
 

@@ -167,27 +167,31 @@ def _slower_in_short(pair: TracePair) -> list[str]:
 
 
 def _alike_in_short(pair: TracePair) -> list[str]:
-    """Return shorter first sentences about two programs that take equally long."""
-    if pair.alike is None:
+    """Return shorter first sentences about two traces that take equally long and yet differ."""
+    if pair.alike is not None:
+        reasons = [_programs(pair.alike, of_both=of_both) for of_both in (True, False)]
+        last_reason = sentences.two_programs_in_short(
+            pair.alike,
+            of_both=False,
+            a="the first",
+            b="the second",
+        )
+    elif pair.certain:
+        last_reason = sentences.certain_in_short(pair.certain[0])
+        reasons = [last_reason]
+    else:
         return []
     fall = pair.compared.steps
     none = "There is no difference beyond noise"
     times = sentences.against(fall)
     both = f"{pair.compared.b.name} and {pair.compared.a.name}"
-    named = [_programs(pair.alike, of_both=of_both) for of_both in (True, False)]
-    numbered = sentences.two_programs_in_short(
-        pair.alike,
-        of_both=False,
-        a="the first",
-        b="the second",
-    )
     heads = [
         f"{none} between {both} per {fall.per} {times}",
         f"{none} between the two per {fall.per} {times}",
         f"{none} between the two per {fall.per}",
     ]
-    texts = [f"{head}, but {reason}." for head in heads for reason in named]
-    return [*texts, f"{heads[-1]}, but {numbered}."]
+    texts = [f"{head}, but {reason}." for head in heads for reason in reasons]
+    return [*texts, f"{heads[-1]}, but {last_reason}."]
 
 
 def _programs(programs: TwoPrograms, *, of_both: bool) -> str:
