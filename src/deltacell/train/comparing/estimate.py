@@ -13,7 +13,6 @@ from deltacell.profile.explain.noise import log_variance
 from deltacell.train.comparing.trials import TrialRow
 
 BETWEEN = 0.03  # the least relative spread between trials of one config that is assumed
-LIKELY = 2.0  # deviations beyond which a change can be a cause, if the gap is beyond noise
 DEVIATIONS = 2.9  # half an interval, as of explanations; with a margin for few trials
 
 
@@ -51,7 +50,7 @@ def estimate(rows: Sequence[TrialRow], *, per_sample: bool) -> ArmTime | None:
         spread = max(spread, stdev(math.log(value) for value in medians))
     variance = max(spread**2 / n, log_variance(every, np.median))
     seconds = median(medians)
-    half = DEVIATIONS * math.sqrt(variance) * seconds
+    half = math.expm1(DEVIATIONS * math.sqrt(variance)) * seconds
     samples = fmean(row.samples for row in finished)
     return ArmTime(seconds, half, samples, n, len(every))
 
@@ -70,13 +69,13 @@ class TimeChange:
         return cls(after.seconds - before.seconds, noise)
 
     @property
-    def is_likely(self) -> bool:
+    def is_beyond_noise(self) -> bool:
         """Whether it is probably not zero."""
-        return abs(self.seconds) > self.noise * LIKELY / DEVIATIONS
+        return abs(self.seconds) > self.noise
 
 
 def ratio_interval(a: ArmTime, b: ArmTime) -> tuple[float, float, float]:
     """Return the ratio of B to A, and its interval."""
     ratio = b.seconds / a.seconds
-    half = math.hypot(a.relative_noise, b.relative_noise)
+    half = math.hypot(math.log1p(a.relative_noise), math.log1p(b.relative_noise))
     return ratio, ratio * math.exp(-half), ratio * math.exp(half)

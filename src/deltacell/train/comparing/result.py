@@ -380,7 +380,7 @@ def _cause(
     causes = []
     for effect in effects:
         change = effect.change
-        if change is not None and change.is_likely:
+        if change is not None and change.is_beyond_noise:
             share = change.seconds / gap.seconds
             causes.append(GapCause(effect.difference.kind, effect.difference.name, share))
     best = max(causes, key=lambda cause: cause.share, default=None)
@@ -389,9 +389,7 @@ def _cause(
     of_parts = [
         GapCause(StepPart(bar.part), bar.part, bar.share)
         for bar in parts
-        if bar.share is not None
-        and bar.noise is not None
-        and TimeChange(bar.change, bar.noise).is_likely
+        if bar.share is not None and bar.noise is not None and abs(bar.change) > bar.noise
     ]
     return max(of_parts, key=lambda cause: cause.share, default=best)
 
