@@ -56,6 +56,28 @@ def held(intervals, facts, pairs, predicted, measured):
     return (ends.low <= measured) & (measured <= ends.high)
 
 
+def test_no_row_both_learns_the_expected_distance_and_calibrates(monkeypatch):
+    """The validity of the intervals rests on it; the few weights would hardly show a breach."""
+    learned, used = [], []
+
+    def constant_distance(columns, distances):
+        learned.extend(distances.tolist())
+        return np.array([100.0, 0.0, 0.0, 0.0]), 0.0
+
+    def observed_quantiles(distances):
+        used.append(np.abs(distances * 100.0))
+        return Quantiles(-1.0, 1.0)
+
+    monkeypatch.setattr("deltacell.train.intervals.nnls", constant_distance)
+    monkeypatch.setattr(Quantiles, "of", observed_quantiles)
+    calibrated(*world(3, "normal", FEWEST_TO_LEARN))
+    *of_groups, _ = used  # the last one is of the scores themselves
+    calibrating = np.concatenate(of_groups)
+    assert len(learned) + len(calibrating) == FEWEST_TO_LEARN
+    gaps = np.abs(np.subtract.outer(np.array(learned), calibrating))
+    assert gaps.min() > 1e-9
+
+
 @pytest.mark.parametrize("kind", ERRORS)
 @pytest.mark.parametrize("n_calibration", [FEWEST_ROWS + 1, FEWEST_TO_LEARN + 200])
 def test_a_further_exchangeable_row_is_held_nine_times_in_ten(kind, n_calibration):
