@@ -1,5 +1,6 @@
 """A wheel has all files of src and nothing else; an editable install finds what developers use."""
 
+import inspect
 import zipfile
 from pathlib import Path
 
@@ -67,6 +68,12 @@ def test_every_benchmark_runs_a_function_of_its_package() -> None:
         run = bench.function_of(name, table)
         package = "deltacell_dev" if name in DEVELOPMENT else "deltacell"
         assert run.__module__.startswith(f"{package}.bench."), name
+
+
+def test_an_option_of_a_benchmark_has_no_default_of_a_shared_one_with_its_name() -> None:
+    batch = inspect.signature(bench.COMMANDS["train"]).parameters["batch"]
+    shared = inspect.signature(bench.COMMANDS["dango"]).parameters["batch"]
+    assert (batch.default, shared.default) == (None, 64)
 
 
 @pytest.mark.parametrize("name", sorted(DEVELOPMENT))

@@ -73,7 +73,7 @@ def _command(name: str, bench: Mapping[str, Any], shared: Mapping[str, Any]) -> 
     command: Any = partial(measure, name, bench)
     typed: dict[str, tuple[Any, Any]] = {}
     for key, own in bench["options"].items():
-        about = {**shared.get(key, {}), **own}
+        about = own if "kind" in own else {**shared[key], **own}
         kind, default = KINDS[about["kind"]], about.get("default")
         if about["kind"] == "paths":
             default = inspect.Parameter.empty

@@ -18,10 +18,10 @@ from deltacell.cli.program import (
 )
 
 A = Annotated[str, typer.Argument(help="A run directory, or quoted overrides: 'experiment=demo'.")]
-B = Annotated[str, typer.Argument(help="The other one.")]
-Minutes = Annotated[float, option("Budget; both are tried once whatever it is.", min=0.0)]
-Turns = Annotated[int, option("How often everything is tried, at most.", min=1)]
-Steps = Annotated[int, option("Steps of a trial, at most.", min=6)]
+B = Annotated[str, typer.Argument(help="The training to compare it with.")]
+Minutes = Annotated[float, option("Time budget; both are tried at least once.", min=0.0)]
+Turns = Annotated[int, option("Maximum number of turns, each of all trials.", min=1)]
+Steps = Annotated[int, option("Maximum number of steps per trial.", min=6)]
 Out = Annotated[Path, option("Directory of the finished trials; rerun to resume.")]
 OUT = Path("runs/compared")
 

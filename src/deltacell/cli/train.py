@@ -162,7 +162,7 @@ def show_outcome(outcome: Outcome, config: Config) -> None:
 def modes(
     overrides: Overrides,
     steps: Annotated[int, option("Batches per mode.")] = 30,
-    repeats: Annotated[int, option("How often all modes take turns; noise becomes less.")] = 2,
+    repeats: Annotated[int, option("Number of turns of all modes; more turns reduce noise.")] = 2,
     json: Json = None,
 ) -> None:
     """Run every execution mode of a config briefly, and compare their speed.
